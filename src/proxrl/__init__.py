@@ -1,0 +1,41 @@
+"""ProxRL: Proximal Policy Optimization you can read in one sitting, import, and run from a laptop to a cluster.
+
+import proxrl
+
+result = proxrl.train("CartPole-v1", total_steps=100_000)
+agent = proxrl.load(result.path)
+action = agent.act(observation)
+scores = proxrl.evaluate(result.path, episodes=20)
+"""
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from proxrl.config import Config
+from proxrl.errors import ProxRLError
+
+if TYPE_CHECKING:
+    from proxrl.agent import Agent, load
+    from proxrl.evaluate import Scores, evaluate
+    from proxrl.launch import Result, train
+
+__version__ = metadata.version("proxrl")
+__all__ = ["Agent", "Config", "ProxRLError", "Result", "Scores", "evaluate", "load", "train"]
+
+_HOMES = {
+    "train": "launch",
+    "Result": "launch",
+    "evaluate": "evaluate",
+    "Scores": "evaluate",
+    "load": "agent",
+    "Agent": "agent",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when first used: `proxrl --help` and worker processes need not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'proxrl' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"proxrl.{_HOMES[name]}"), name)

@@ -1,0 +1,122 @@
+"""Config → objects. Every "which class?" is answered here and nowhere else."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from proxrl.collect.normalize import RewardScaler
+from proxrl.collect.rollout import Collector
+from proxrl.config import Config
+from proxrl.envs.api import Environments
+from proxrl.envs.registry import make_environments
+from proxrl.errors import ProxRLError
+from proxrl.policy.compute import Compute, TorchCompute
+from proxrl.policy.flat import FlatAdam, FlatParameters
+from proxrl.policy.policy import Policy, make_policy
+from proxrl.policy.small import NumpyCompute
+from proxrl.world.api import World
+from proxrl.world.solo import Solo
+
+# The loss terms that ranks share along with the gradient: the fields of ppo.Terms.
+CARRIED = 6
+
+# Launchers announce the number of ranks in these variables: Open MPI, MPICH and Intel MPI, torchrun.
+RANK_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
+
+# One thread is fastest up to about this many activations in a layer; beyond it a second one starts to pay.
+SMALL_LAYER = 2**17
+
+
+@dataclass
+class Parts:
+    """What `ppo.train` runs on."""
+
+    config: Config
+    world: World
+    environments: Environments
+    first_env: int  # number of this rank's first environment among those of all ranks
+    policy: Policy
+    parameters: FlatParameters
+    compute: Compute
+    optimizer: FlatAdam
+    reward_scaler: RewardScaler
+    collector: Collector
+
+
+def build(config: Config, env: str | Callable[..., Any]) -> Parts:
+    """Everything that training needs; `env` is `config.env`, or the callable it stands for."""
+    world = build_world(config)
+    device = build_device(config.device)
+    environments = make_environments(env, config.env_kwargs, config.num_envs, config.vector, config.num_workers)
+    try:
+        policy = make_policy(config, environments.observation_space, environments.action_space).to(device)
+        parameters = FlatParameters(policy, CARRIED)
+        compute = build_compute(config, policy, parameters)
+        return Parts(
+            config=config,
+            world=world,
+            environments=environments,
+            first_env=0,
+            policy=policy,
+            parameters=parameters,
+            compute=compute,
+            optimizer=FlatAdam(parameters, config.adam_epsilon),
+            reward_scaler=RewardScaler(environments.num_envs, config.gamma, config.normalize_rewards, config.clip_rewards),
+            collector=Collector(environments, compute, policy.head, config.rollout_steps),
+        )
+    except BaseException:
+        environments.close()
+        raise
+
+
+def build_world(config: Config) -> World:
+    """One rank. A launcher of several must not start that many runs that overwrite each other."""
+    ranks = max(int(os.environ.get(name) or 1) for name in RANK_COUNTS)
+    if ranks > 1 and config.world == "auto":
+        raise ProxRLError(
+            f"started as {ranks} ranks, but this version trains with one: use --num-envs for more environments,"
+            " or --world solo with a --seed or --name per rank to train independent runs"
+        )
+    return Solo()
+
+
+def build_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ProxRLError(f"--device {name} can't be used here ({reason}); --device cpu always works") from None
+    return device
+
+
+def is_small(config: Config) -> bool:
+    return config.minibatch_size * max(config.hidden_sizes, default=1) < SMALL_LAYER
+
+
+@contextmanager
+def thread_limits(config: Config) -> Iterator[None]:
+    """Threads for torch, and one for numpy's OpenBLAS: its threads spin while they wait for each other, which makes a small network 20 times
+    slower as soon as another process wants a core."""
+    before = torch.get_num_threads()
+    if config.threads is not None or is_small(config):
+        torch.set_num_threads(config.threads or 1)
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def build_compute(config: Config, policy: Policy, parameters: FlatParameters) -> Compute:
+    possible = NumpyCompute.supports(policy) and parameters.values.device.type == "cpu"
+    if config.compute == "numpy" and not possible:
+        raise ProxRLError("--compute numpy is for MLP policies on --device cpu; use --compute autograd")
+    if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(config)):
+        return NumpyCompute(policy, parameters)
+    return TorchCompute(policy, parameters)

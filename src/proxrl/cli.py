@@ -1,0 +1,208 @@
+"""The command line: words in, calls out. Flags are made from the fields of Config, so there is one list of settings."""
+
+import argparse
+import dataclasses
+import difflib
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from proxrl.config import OFF, Config, field_types, flag
+from proxrl.errors import ProxRLError
+
+TRAIN_HELP = """\
+Train PPO on an environment. The same command again resumes the run.
+
+  proxrl train CartPole-v1
+  proxrl train HalfCheetah-v4 --num-envs 8 --rollout-steps 256 --seed 2
+  proxrl train my_package:make_env --env-kwargs difficulty=3
+
+Values not given come from the preset of the environment's family; --print-config shows them and their sources.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong word with one line instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ProxRLError(f"{message} ('{self.prog} --help' lists what there is)")
+
+    def check_flags(self, words: Sequence[str]) -> None:
+        """Name the nearest flag for one that does not exist; argparse would only say that it does not."""
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in words:
+            name = word.partition("=")[0]
+            if word.startswith("--") and name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {nearest[0]}?" if nearest else ""
+                raise ProxRLError(f"there is no flag {name}{hint} ('{self.prog} --help' lists them)")
+
+
+def make_parser() -> tuple[Parser, dict[str, Parser]]:
+    def formatter(prog: str) -> argparse.HelpFormatter:
+        width = min(shutil.get_terminal_size().columns, 120)
+        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width)
+
+    common: Any = {"formatter_class": formatter, "allow_abbrev": False}
+    parser = Parser(prog="proxrl", description="Proximal Policy Optimization, from a laptop to a cluster.", **common)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    train = commands.add_parser("train", help="train on an environment, or resume", usage="proxrl train ENV [flags]", description=TRAIN_HELP, **common)
+    add_settings(train)
+    evaluate = commands.add_parser(
+        "eval",
+        help="play episodes with a trained policy and report the return",
+        description="Deterministic and stochastic return of a run, with frozen statistics and equal quotas per environment.",
+        **common,
+    )
+    evaluate.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    evaluate.add_argument("--episodes", type=int, default=20, help="episodes of each kind (default 20)")
+    evaluate.add_argument("--checkpoint", default="latest", help="latest, best or step-N (default latest)")
+    evaluate.add_argument("--seed", type=int, help="of the episodes (default: from the run's seed)")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    envs = commands.add_parser(
+        "envs", help="families of environments and how to install them", description="What can be trained on.", **common
+    )
+    for command in (train, evaluate, envs):
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser, {"train": train, "eval": evaluate, "envs": envs}
+
+
+def add_settings(parser: Parser) -> None:
+    """One flag for each field of Config, under its group's heading, and those that are not part of what a run is."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    kinds = field_types()
+    for spec in dataclasses.fields(Config):
+        if spec.name == "env":
+            parser.add_argument("env", metavar="ENV", help=spec.metadata["help"])
+            continue
+        heading = spec.metadata["group"]
+        group = groups.setdefault(heading, parser.add_argument_group(heading) if heading not in groups else groups[heading])
+        options: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS}
+        kind, default = kinds[spec.name], spec.default
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif get_origin(kind) is Literal:
+            options |= {"choices": get_args(kind), "metavar": "|".join(get_args(kind))}
+        else:
+            several = get_origin(kind) in (tuple, dict)
+            options |= {"nargs": "+", "metavar": "N" if get_origin(kind) is tuple else "KEY=VALUE"} if several else {"metavar": "N"}
+            if kind is str:
+                options["metavar"] = "NAME"
+        group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
+    outside = parser.add_argument_group("output")
+    outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
+    outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
+    outside.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
+    outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
+    outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
+    outside.add_argument(
+        "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
+    )
+    outside.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _shown_default(default: Any) -> str:
+    if isinstance(default, tuple):
+        return f" (default {' '.join(map(str, default))})"
+    if default is None:
+        return f" (default {OFF})"
+    if isinstance(default, bool):
+        return f" (default {'on' if default else 'off'})"
+    return "" if default is dataclasses.MISSING else f" (default {default})"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0 done, 1 unexpected error, 2 bad input, 128 + n stopped by signal n."""
+    words = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in words
+    try:
+        return dispatch(words)
+    except ProxRLError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"proxrl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("proxrl: interrupted; the last checkpoint is as it was", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; closing the stream keeps Python from complaining about it at exit.
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        reason = " ".join(str(error).split())
+        print(f"proxrl: unexpected {type(error).__name__}: {reason}; --debug shows where it came from", file=sys.stderr)
+        return 1
+
+
+def dispatch(words: Sequence[str]) -> int:
+    parser, commands = make_parser()
+    if not words:
+        parser.print_help()
+        return 0
+    if words[0] in commands:
+        commands[words[0]].check_flags(words[1:])
+    options = vars(parser.parse_args(words))
+    command = {"train": train, "eval": evaluate, "envs": envs}[options.pop("command")]
+    del options["debug"]
+    return command(options)
+
+
+def train(options: dict[str, Any]) -> int:
+    # Imported here so that help and mistyped flags answer at once, without waiting for torch.
+    from proxrl.launch import resolve, run
+
+    outside = {name: options.pop(name) for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet")}
+    env = options.pop("env")
+    resolved = resolve(env, options, outside["preset"])
+    if outside["print_config"]:
+        print_config(resolved.config, resolved.sources)
+        return 0
+    result = run(
+        env, resolved.config, outside["runs_dir"], outside["clobber"], outside["quiet"], outside["tensorboard"], outside["wandb"]
+    )
+    return 128 + result.signal if result.signal and not result.finished else 0
+
+
+def print_config(config: Config, sources: dict[str, str]) -> None:
+    from proxrl.config import toml_value
+
+    rows = [(f"{spec.name} = {toml_value(getattr(config, spec.name))}", sources[spec.name]) for spec in dataclasses.fields(config)]
+    width = max(len(setting) for setting, _ in rows)
+    for setting, source in rows:
+        print(f"{setting:<{width}}  # {source}")
+
+
+def evaluate(options: dict[str, Any]) -> int:
+    from proxrl.evaluate import evaluate as evaluate_run
+
+    scores = evaluate_run(
+        options["run"], episodes=options["episodes"], seed=options["seed"], checkpoint=options["checkpoint"]
+    )
+    if options["json"]:
+        print(json.dumps({kind: score.summary() for kind, score in scores.items()}))
+        return 0
+    for kind, score in scores.items():
+        low, high = min(score.returns), max(score.returns)
+        print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}  (min {low:.2f}, max {high:.2f}, {len(score.returns)} episodes)")
+    return 0
+
+
+def envs(options: dict[str, Any]) -> int:  # noqa: ARG001 - every command takes its options
+    from proxrl.envs.registry import families
+
+    for family in families():
+        status = "installed" if family.installed else f"pip install 'proxrl[{family.extra}]'"
+        print(f"{family.title:<30} preset {family.preset:<11} {status}")
+        print(f"    {'  '.join(family.examples)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""One batch, several epochs, each a new partition into minibatches.
+
+The partition does not depend on how environments are spread over ranks: each environment shuffles its own steps on its own stream, and
+every minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 train alike.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from proxrl.config import Config
+from proxrl.policy.compute import Compute
+from proxrl.tree import tree_map
+from proxrl.types import Array, Batch
+from proxrl.world.api import World
+
+
+def partition(
+    streams: Sequence[np.random.Generator], steps: int, num_minibatches: int, first_env: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers t * N + n in the order of one epoch, and the minibatch that each belongs to.
+
+    Where T does not divide evenly, environment n hands its spare steps to minibatches in turn, from where environment n - 1 stopped:
+    over all environments the minibatches come out equal.
+    """
+    num_envs, spare = len(streams), steps % num_minibatches
+    env = np.arange(num_envs)[:, None]
+    row = np.stack([stream.permutation(steps) for stream in streams]) * num_envs + env
+    equal = np.tile(np.repeat(np.arange(num_minibatches), steps // num_minibatches), (num_envs, 1))
+    extra = ((first_env + env) * spare + np.arange(spare)) % num_minibatches
+    owner = np.concatenate([equal, extra], axis=1).ravel()
+    order = np.argsort(owner, kind="stable")
+    return row.ravel()[order], owner[order]
+
+
+def minibatches(
+    batch: Batch, streams: Sequence[np.random.Generator], config: Config, compute: Compute, world: World, first_env: int
+) -> Iterator[Batch]:
+    """The minibatches of all epochs, with normalised advantages and with weights that sum to 1 over the ranks' shares of each."""
+    batch = _prepare_advantages(batch, config.advantage_norm, compute, world)
+    for _ in range(config.epochs):
+        rows, owner = partition(streams, config.rollout_steps, config.num_minibatches, first_env)
+        sizes = np.bincount(owner, minlength=config.num_minibatches)
+        yield from _epoch(batch, compute.array(rows), compute.array(owner), sizes, config.advantage_norm, compute, world)
+
+
+def _epoch(
+    batch: Batch, rows: Array, owner: Array, sizes: NDArray[np.int64], normalize: str, compute: Compute, world: World
+) -> Iterator[Batch]:
+    advantage, weight = batch.advantage[rows], batch.weight[rows]
+    count, mean, deviation = moments(advantage, weight, owner, len(sizes), compute, world)
+    if normalize == "minibatch":
+        advantage = (advantage - mean[owner]) / deviation[owner]
+    weight = weight / count[owner]
+    action, log_prob, value, target = (field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target))
+    end = 0
+    for size in sizes:
+        start, end = end, end + int(size)
+        part = slice(start, end)
+        # Only observations are gathered late: an epoch's copy of a rollout of images would double its memory.
+        obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
+        yield Batch(obs, action[part], log_prob[part], value[part], advantage[part], target[part], weight[part])
+
+
+def _prepare_advantages(batch: Batch, normalize: str, compute: Compute, world: World) -> Batch:
+    """What is done to advantages once for all epochs.
+
+    Centring them on the mean of all ranks changes nothing for minibatches that will be normalised, but keeps the digits that a large
+    mean would cost there.
+    """
+    if normalize == "off":
+        return batch
+    whole = compute.array(np.zeros(len(batch.weight), np.int64))
+    centred = batch.advantage - moments(batch.advantage, batch.weight, whole, 1, compute, world)[1]
+    if normalize == "batch":
+        centred = centred / moments(centred, batch.weight, whole, 1, compute, world)[2]
+    return dataclasses.replace(batch, advantage=centred)
+
+
+def moments(
+    values: Array, weight: Array, owner: Array, groups: int, compute: Compute, world: World
+) -> tuple[Array, Array, Array]:
+    """Count, mean and deviation of each group, over all ranks in one message.
+
+    The floors keep a group with no valid row, or with one, at zero instead of NaN.
+    """
+    library = compute.library
+    weighted = weight * values
+    sums = library.stack([library.bincount(owner, x, groups) for x in (weight, weighted, weighted * values)])
+    world.sum_(torch.as_tensor(sums))
+    count = library.clip(sums[0], 1, None)
+    mean = sums[1] / count
+    variance = library.clip(sums[2] - mean * sums[1], 0, None) / library.clip(count - 1, 1, None)
+    count, mean, deviation = (library.asarray(x, dtype=values.dtype) for x in (count, mean, variance**0.5 + 1e-8))
+    return count, mean, deviation

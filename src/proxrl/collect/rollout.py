@@ -1,0 +1,93 @@
+"""The step loop: T steps of N environments into one Rollout. Only actions are computed here; values and log-probabilities come later, in
+one pass over the whole rollout."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from proxrl.envs.api import Autoreset, Environments
+from proxrl.errors import ProxRLError
+from proxrl.policy.compute import Compute
+from proxrl.policy.heads import ActionHead
+from proxrl.tree import tree_leaves, tree_map
+from proxrl.types import Episode, Rollout, Tree
+
+
+class Collector:
+    """Steps the environments. They carry over from one rollout to the next, and so does the policy's memory (soft resets)."""
+
+    def __init__(self, environments: Environments, compute: Compute, head: ActionHead, rollout_steps: int) -> None:
+        self.environments, self.compute, self.head, self.steps = environments, compute, head, rollout_steps
+
+    def reset(self, seed: int, episode_counts: Sequence[int] | None) -> None:
+        """Begin an episode in every environment, and the buffers that all rollouts share."""
+        first = self.environments.reset(seed, episode_counts)
+        steps, num_envs, layout = self.steps, self.environments.num_envs, self.head.layout
+        self.obs: Tree = tree_map(lambda leaf: np.empty((steps + 1, *leaf.shape), leaf.dtype), first)
+        tree_map(lambda buffer, leaf: buffer.__setitem__(-1, leaf), self.obs, first)
+        self.starts = np.ones((steps + 1, num_envs), np.bool_)
+        self.action = np.empty((steps, num_envs, *layout.shape), layout.dtype)
+        self.reward = np.empty((steps, num_envs), np.float32)
+        self.terminated, self.truncated, self.valid = np.empty((3, steps, num_envs), np.bool_)
+        self.state = self.compute.initial_state(num_envs)
+
+    def collect(self, streams: Sequence[np.random.Generator], budget: int) -> Rollout:
+        """One rollout; each environment draws from its own stream. At most `budget` steps count, so that a run ends where it said."""
+        # The last observation of the previous rollout is the first of this one.
+        tree_map(lambda buffer: buffer.__setitem__(0, buffer[-1]), self.obs)
+        self.starts[0] = self.starts[-1]
+        noise = np.stack([self.head.noise(stream, self.steps) for stream in streams], axis=1)
+        same_step = self.environments.autoreset is not Autoreset.NEXT_STEP
+        episodes: list[Episode] = []
+        final_times: list[int] = []
+        final_envs: list[int] = []
+        final_rows: list[Tree] = []
+        self.compute.freeze()
+        obs, act, step_environments = tree_map(lambda buffer: buffer[0], self.obs), self.compute.act, self.environments.step
+        for t in range(self.steps):
+            action, self.state = act(obs, self.state, self.starts[t], noise[t])
+            step = step_environments(self.head.to_env(action))
+            obs = step.obs
+            tree_map(lambda buffer, leaf, t=t: buffer.__setitem__(t + 1, leaf), self.obs, obs)
+            self.action[t] = action
+            self.reward[t] = step.reward
+            self.terminated[t] = step.terminated
+            self.truncated[t] = step.truncated
+            self.valid[t] = step.valid
+            ended = step.terminated | step.truncated
+            self.starts[t + 1] = ended if same_step else ~step.valid
+            episodes += step.episodes
+            if same_step and step.truncated.any():
+                # Autoreset has replaced the observation: keep the true last one to bootstrap from.
+                for n in np.flatnonzero(step.truncated):
+                    final_times.append(t)
+                    final_envs.append(int(n))
+                    if step.final_obs is not None:
+                        row = int(np.count_nonzero(ended[:n]))
+                        final_rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
+        self._check_finite()
+        # Counted in the order of time: what lies past the budget is left out of the update.
+        valid = self.valid & (self.valid.cumsum().reshape(self.valid.shape) <= budget)
+        final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
+        final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
+        return Rollout(
+            self.obs, self.starts, self.action, self.reward, self.terminated, self.truncated, valid, final_index, final_obs, episodes
+        )
+
+    def _check_finite(self) -> None:
+        """Once per rollout: what comes from the environment must be numbers, or the weights would soon not be."""
+        for name, array in (("reward", self.reward), *(("observation", leaf[1:]) for leaf in tree_leaves(self.obs))):
+            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+                time, env = np.argwhere(~np.isfinite(array))[0][:2]
+                value: Any = array[time, env].ravel()
+                raise ProxRLError(
+                    f"environment {env} gave a {name} of {value[~np.isfinite(value)][0]} in step {time} of a rollout;"
+                    " fix the environment (nothing was learnt from this rollout)"
+                )
+
+
+def flatten_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """[T, N, ...] -> [T * N, ...]."""
+    return array.reshape(-1, *array.shape[2:])

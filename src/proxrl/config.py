@@ -1,0 +1,250 @@
+"""What a run is: one flat, read-only dataclass. Flags, presets and `config.toml` all use these field names.
+
+Off is `None`, written `off` on the command line and in files.
+"""
+
+import dataclasses
+import json
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from proxrl.errors import ProxRLError
+
+OFF = "off"
+
+# Changing these while resuming changes how long a run goes on or where it computes, not what it is.
+CHANGEABLE_ON_RESUME = frozenset({"total_steps", "eval_every", "eval_episodes", "save_every", "device", "threads"})
+
+
+def _option(
+    default: Any, group: str, text: str, *, above: float | None = None, least: float | None = None, most: float | None = None
+) -> Any:
+    metadata = {"group": group, "help": text, "above": above, "least": least, "most": most}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+ENVIRONMENT, PPO, OPTIMISER = "environment", "algorithm", "optimiser"
+NORMALISE, NETWORK, RUN, MACHINE = "normalisation", "network", "run", "machine"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting of a run. The defaults suit small vector tasks; presets refine them by environment family."""
+
+    env: str = field(default="CartPole-v1", metadata={"group": "", "help": "Gymnasium id, EnvPool id, or module:callable"})
+
+    # What the agent acts in.
+    env_kwargs: dict[str, Any] = _option({}, ENVIRONMENT, "arguments for the environment, as key=value")
+    num_envs: int = _option(4, ENVIRONMENT, "environments stepped together", least=1)
+    vector: Literal["auto", "inprocess", "native", "workers", "envpool"] = _option(
+        "auto", ENVIRONMENT, "where they run: this process, Gymnasium's vectorised class, worker processes, EnvPool"
+    )
+    num_workers: int | None = _option(None, ENVIRONMENT, "worker processes (off: one per core)", least=1)
+
+    # The algorithm.
+    total_steps: int = _option(500_000, PPO, "agent steps to train for", least=1)
+    rollout_steps: int = _option(128, PPO, "steps of each environment per iteration", least=1)
+    num_minibatches: int = _option(4, PPO, "minibatches per epoch", least=1)
+    epochs: int = _option(4, PPO, "passes over each batch", least=1)
+    gamma: float = _option(0.99, PPO, "discount", least=0, most=1)
+    gae_lambda: float = _option(0.95, PPO, "trace decay of the advantage estimate", least=0, most=1)
+    clip: float = _option(0.2, PPO, "clip range of the probability ratio", above=0)
+    value_clip: float | None = _option(0.2, PPO, "clip range of the value update, in scaled rewards; off", above=0)
+    entropy_coef: float = _option(0.01, PPO, "weight of the entropy bonus", least=0)
+    value_coef: float = _option(0.5, PPO, "weight of the value loss", least=0)
+    target_kl: float | None = _option(None, PPO, "stop an update whose KL divergence passes this; off", above=0)
+    advantage_norm: Literal["minibatch", "batch", "off"] = _option("minibatch", PPO, "over what advantages are normalised")
+
+    # The optimiser.
+    learning_rate: float = _option(2.5e-4, OPTIMISER, "Adam step size", above=0)
+    anneal_learning_rate: bool = _option(True, OPTIMISER, "let the step size fall linearly to zero over the run")
+    adam_epsilon: float = _option(1e-5, OPTIMISER, "Adam epsilon", above=0)
+    max_grad_norm: float | None = _option(0.5, OPTIMISER, "limit of the gradient's global norm; off", above=0)
+
+    # Normalisation.
+    normalize_observations: bool = _option(False, NORMALISE, "whiten observations by running statistics")
+    clip_observations: float | None = _option(10.0, NORMALISE, "limit of whitened observations; off", above=0)
+    normalize_rewards: bool = _option(False, NORMALISE, "divide rewards by the deviation of the discounted return")
+    clip_rewards: float | None = _option(None, NORMALISE, "limit of (scaled) rewards; off", above=0)
+
+    # The networks.
+    hidden_sizes: tuple[int, ...] = _option((64, 64), NETWORK, "widths of the hidden layers", least=1)
+    activation: Literal["tanh", "relu"] = _option("tanh", NETWORK, "between layers")
+    log_std_init: float = _option(0.0, NETWORK, "initial log deviation of continuous actions", least=-10, most=2)
+
+    # The run.
+    name: str = _option("ppo", RUN, "name of the run: runs/<env>/<name>/seed<seed>")
+    seed: int = _option(1, RUN, "fixes everything random", least=0, most=2**63 - 1)
+    eval_every: int | None = _option(None, RUN, "evaluate every so many steps; off", least=1)
+    eval_episodes: int = _option(10, RUN, "episodes per evaluation during training", least=1)
+    save_every: int | None = _option(None, RUN, "keep a checkpoint every so many steps; off: latest and best only", least=1)
+
+    # The machine.
+    engine: Literal["torch"] = _option("torch", MACHINE, "what computes")
+    world: Literal["auto", "solo"] = _option("auto", MACHINE, "who trains together")
+    device: str = _option("cpu", MACHINE, "torch device: cpu, cuda, cuda:1, mps")
+    compute: Literal["auto", "autograd", "numpy"] = _option(
+        "auto", MACHINE, "how gradients are made: torch autograd, or by hand in numpy (small MLPs on a CPU)"
+    )
+    threads: int | None = _option(None, MACHINE, "torch threads (off: what measured best)", least=1)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows that all environments collect in one iteration."""
+        return self.num_envs * self.rollout_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def iterations(self) -> int:
+        return math.ceil(self.total_steps / self.batch_size)
+
+    @property
+    def planned_steps(self) -> int:
+        """The budget rounded up to whole iterations: what the run announces, and where it ends."""
+        return self.iterations * self.batch_size
+
+    def replace(self, **changes: Any) -> "Config":
+        return dataclasses.replace(self, **changes)
+
+    def validate(self) -> "Config":
+        """Refuse settings that can't work, in one line that says what would."""
+        for spec in dataclasses.fields(self):
+            _check_range(flag(spec.name), getattr(self, spec.name), spec.metadata)
+            _check_choice(flag(spec.name), getattr(self, spec.name), field_types()[spec.name])
+        if self.batch_size % self.num_minibatches:
+            fits = [n for n in range(1, self.batch_size) if self.batch_size % n == 0]
+            nearest = sorted(fits, key=lambda n: abs(n - self.num_minibatches))[:3]
+            raise ProxRLError(
+                f"--num-minibatches {self.num_minibatches} does not divide the batch of {self.batch_size} steps"
+                f" (--num-envs {self.num_envs} x --rollout-steps {self.rollout_steps}); use one of {sorted(nearest)}"
+            )
+        if self.minibatch_size < 2:
+            raise ProxRLError(
+                f"a minibatch of one step has no deviation to normalise by: --num-minibatches {self.num_minibatches} must be"
+                f" less than the batch of {self.batch_size} steps, or --rollout-steps larger"
+            )
+        if not self.name or any(sign in self.name for sign in "/\\:") or self.name.startswith("."):
+            raise ProxRLError(f"--name {self.name!r} can't be a folder name; use letters, digits, '-' and '_'")
+        return self
+
+
+def flag(name: str) -> str:
+    """The command-line spelling of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def field_types() -> dict[str, Any]:
+    return get_type_hints(Config)
+
+
+def _check_range(label: str, value: Any, metadata: Any) -> None:
+    for number in value if isinstance(value, tuple) else (value,):
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            continue
+        above, least, most = metadata.get("above"), metadata.get("least"), metadata.get("most")
+        too_low = (above is not None and not number > above) or (least is not None and not number >= least)
+        if too_low or (most is not None and not number <= most) or not math.isfinite(number):
+            bounds = [f"greater than {above}"] if above is not None else []
+            bounds += [f"at least {least}"] if least is not None else []
+            bounds += [f"at most {most}"] if most is not None else []
+            raise ProxRLError(f"{label} is {number}, but must be {' and '.join(bounds) or 'a finite number'}")
+
+
+def _check_choice(label: str, value: Any, kind: Any) -> None:
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ProxRLError(f"{label} is {value!r}, but must be one of {', '.join(get_args(kind))}")
+
+
+def parse_value(name: str, value: Any) -> Any:
+    """Turn a word of the command line, or a value of a TOML file, into what the field holds."""
+    kind = field_types().get(name)
+    if kind is None:
+        raise ProxRLError(f"there is no setting {name!r}; 'proxrl train --help' lists them all")
+    optional = type(None) in get_args(kind)
+    if optional:
+        if value is None or (isinstance(value, str) and value.lower() in (OFF, "none")):
+            return None
+        kind = next(option for option in get_args(kind) if option is not type(None))
+    try:
+        return _convert(kind, value)
+    except (ValueError, TypeError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "whole numbers")
+        raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    if kind is int:
+        number = float(str(value).replace("_", ""))  # so that 1e6 and 500_000 both read as whole numbers
+        if number != int(number) or isinstance(value, bool):
+            raise ValueError
+        return int(value) if isinstance(value, int) or str(value).isdigit() else int(number)
+    if kind is float:
+        if isinstance(value, bool):
+            raise ValueError
+        return float(value)
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
+    if get_origin(kind) is tuple:
+        return tuple(_convert(int, item) for item in (value if isinstance(value, list | tuple) else [value]))
+    if get_origin(kind) is dict:
+        return dict(value) if isinstance(value, dict) else _parse_pairs(value)
+    return str(value)
+
+
+def _fail() -> Any:
+    raise ValueError
+
+
+def _parse_pairs(words: list[str]) -> dict[str, Any]:
+    """key=value words; a value is JSON where it reads as JSON, and text otherwise."""
+    pairs = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ProxRLError(f"--env-kwargs takes key=value words, not {word!r}")
+        try:
+            pairs[key] = json.loads(text)
+        except json.JSONDecodeError:
+            pairs[key] = text
+    return pairs
+
+
+def save_toml(config: Config, path: Path, comments: dict[str, str] | None = None) -> None:
+    """Write every field, so that the file alone repeats the run."""
+    lines = []
+    for spec in dataclasses.fields(config):
+        note = f"  # {comments[spec.name]}" if comments and spec.name in comments else ""
+        lines.append(f"{spec.name} = {toml_value(getattr(config, spec.name))}{note}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def toml_value(value: Any) -> str:
+    """A setting as config.toml spells it."""
+    if value is None:
+        return json.dumps(OFF)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value) if any(sign in repr(value) for sign in ".einf") else f"{value}.0"
+    return json.dumps(value)  # strings, whole numbers and booleans are spelt as in JSON
+
+
+def load_toml(path: Path) -> Config:
+    """Read a file that `save_toml` wrote, or one written by hand with some of the fields."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProxRLError(f"can't read {path}: {error}") from None
+    return Config(**{name: parse_value(name, value) for name, value in values.items()}).validate()

@@ -1,0 +1,153 @@
+"""EnvPool: environments stepped by a C++ thread pool; the only home of dm_control tasks here."""
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
+from proxrl.envs.buffers import cast_obs, space_tree, stored_space
+from proxrl.envs.gymnasium import one_line
+from proxrl.errors import ProxRLError
+from proxrl.tree import tree_leaves
+from proxrl.types import Step, Tree
+
+DM_CONTROL = "dm_control/"
+
+
+def envpool_installed() -> bool:
+    """Looked up without importing: that takes a second."""
+    return importlib.util.find_spec("envpool") is not None
+
+
+def task_name(env: str) -> str:
+    """EnvPool's name of a task: `dm_control/cheetah-run-v0` is its `CheetahRun-v1`, other ids stay as they are."""
+    if not env.startswith(DM_CONTROL):
+        return env
+    words = env.removeprefix(DM_CONTROL).rpartition("-v")[0].replace("-", "_").split("_")
+    return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
+
+
+@cache
+def task_packages() -> dict[str, str]:
+    """Each EnvPool task and the package that holds it, such as `envpool.mujoco.dmc`; empty where EnvPool is not installed."""
+    if not envpool_installed():
+        return {}
+    _import_envpool()
+    from envpool.registration import registry
+
+    return {task: entry[0] for task, entry in registry.specs.items()}
+
+
+def is_dm_control(task: str) -> bool:
+    return task_packages().get(task) == "envpool.mujoco.dmc"
+
+
+def _import_envpool() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import envpool
+        except ImportError as error:
+            raise ProxRLError(f"EnvPool can't be imported ({one_line(error)}): pip install 'proxrl[envpool]'") from error
+    return envpool
+
+
+class EnvPoolEnvs:
+    """N environments of one EnvPool task; the step after an ending is a dummy that resets.
+
+    EnvPool reports only `truncated` when the task ends on the very step of the time limit, so there terminated can't win.
+    """
+
+    autoreset = Autoreset.NEXT_STEP
+
+    def __init__(self, env: str, num_envs: int, first_env: int = 0, **kwargs: Any) -> None:
+        self._task = task_name(env)
+        self._kwargs = kwargs
+        self._envpool = _import_envpool()
+        if self._task not in task_packages():
+            raise ProxRLError(f"EnvPool has no task {self._task}; use --vector inprocess")
+        given_space, action_space = self._call(lambda envpool: _spaces(envpool.make_spec(self._task, **self._kwargs)))
+        self._given_space = unbounded_where_unknown(given_space)
+        self._flatten = is_dm_control(self._task)
+        self.num_envs = num_envs
+        self.observation_space = flat_space(self._given_space) if self._flatten else stored_space(self._given_space)
+        self.action_space = stored_space(action_space)
+        self.episode_counts = np.zeros(num_envs, np.int64)
+        self._first_env = first_env
+        self._tracker = EpisodeTracker(num_envs)
+        self._ended = np.zeros(num_envs, np.bool_)
+        self._pool: Any = None
+
+    def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
+        counts = np.zeros(self.num_envs, np.int64) if episode_counts is None else np.asarray(episode_counts, np.int64)
+        # EnvPool takes seeds only at construction; later episodes go on with the generator of their environment.
+        seeds = [episode_seed(seed, self._first_env + n, int(counts[n])) for n in range(self.num_envs)]
+        options = {"env_type": "gymnasium", "num_envs": self.num_envs, "seed": seeds}
+        self._pool = self._call(lambda envpool: envpool.make(self._task, **options, **self._kwargs))
+        obs, _ = self._call(lambda _: self._pool.reset())
+        self.episode_counts = counts + 1
+        self._tracker.reset()
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        return self._stored(obs)
+
+    def step(self, action: Tree) -> Step:
+        obs, reward, terminated, truncated, _ = self._pool.step(action)
+        valid = ~self._ended
+        reward = reward * valid  # dm_control tasks repeat the last reward on the dummy step
+        self.episode_counts += self._ended
+        self._ended = terminated | truncated
+        episodes = self._tracker.step(reward, valid, self._ended)
+        return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes)
+
+    def close(self) -> None:
+        self._pool = None  # its threads end with it
+
+    def _stored(self, obs: Tree) -> Tree:
+        if not self._flatten:
+            return cast_obs(obs, self.observation_space)
+        return flat_rows(obs, self._given_space, self.num_envs)
+
+    def _call(self, function: Callable[[Any], Any]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the precision of bounds, wherever a space is first asked for
+            try:
+                return function(self._envpool)
+            except Exception as error:
+                told = " ".join(f"{key}={value}" for key, value in self._kwargs.items())
+                advice = f"; check --env-kwargs {told}" if told else ""
+                raise ProxRLError(f"EnvPool can't make {self._task}: {one_line(error)}{advice}") from error
+
+
+def _spaces(spec: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+    return spec.gymnasium_observation_space, spec.gymnasium_action_space
+
+
+def unbounded_where_unknown(space: gymnasium.Space) -> gymnasium.Space:
+    """EnvPool writes the smallest positive and the largest number where there is no bound; the first is no lower bound."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, unbounded_where_unknown(value)) for key, value in space.items()])
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where((space.low == limits.tiny) | (space.low <= limits.min), -np.inf, space.low)
+    high = np.where(space.high >= limits.max, np.inf, space.high)
+    return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)
+
+
+def flat_space(space: gymnasium.Space) -> spaces.Box:
+    """One vector for all entries of a dm_control observation."""
+    size = sum(int(np.prod(leaf.shape)) for leaf in tree_leaves(space_tree(space)))
+    return spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def flat_rows(obs: Tree, space: gymnasium.Space, num_envs: int) -> NDArray[np.float32]:
+    """Entries [N, ...] side by side, in the order of the space's keys."""
+    parts = [part.reshape(num_envs, -1) for part in tree_leaves(cast_obs(obs, space))]
+    return np.concatenate(parts, axis=1, dtype=np.float32)

@@ -1,0 +1,232 @@
+"""Worker processes, for environments whose own step is slow: each runs a share of them and answers through shared memory."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from proxrl.envs.api import Autoreset
+from proxrl.envs.buffers import SharedArrays
+from proxrl.envs.gymnasium import InProcessEnvs, one_line
+from proxrl.errors import ProxRLError
+from proxrl.tree import tree_map
+from proxrl.types import Episode, Step, Tree
+
+START_SECONDS = 120.0  # a worker imports whole libraries before its first answer
+CLOSE_SECONDS = 2.0
+# What travels through a pipe: one byte to wake a worker, an empty answer when nothing ended; anything longer is pickled.
+STEP = b"s"
+DONE = b""
+
+
+@dataclass
+class _Failure:
+    """What went wrong in a worker."""
+
+    line: str
+    traceback: str
+
+
+@dataclass
+class _Worker:
+    label: str
+    process: Any  # each start method has a process class of its own
+    pipe: Connection
+    part: slice  # of the pool's environments
+
+
+class WorkerEnvs:
+    """N environments over several processes, equal bit for bit to one `InProcessEnvs` over the same makers."""
+
+    autoreset = Autoreset.SAME_STEP
+
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], gymnasium.Env]],
+        first_env: int = 0,
+        num_workers: int | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self.num_envs = len(makers)
+        self.episode_counts = np.zeros(self.num_envs, np.int64)
+        self._timeout = timeout
+        self._valid = np.ones(self.num_envs, np.bool_)
+        self._workers: list[_Worker] = []
+        self._shared: SharedArrays | None = None
+        count = max(1, min(num_workers or os.cpu_count() or 1, self.num_envs))
+        edges = [self.num_envs * k // count for k in range(count + 1)]
+        try:
+            for number in range(count):
+                self._start(number, slice(edges[number], edges[number + 1]), makers, first_env)
+            self.observation_space, self.action_space = self._answers(START_SECONDS)[0]
+            self._shared = SharedArrays(self.observation_space, self.action_space, self.num_envs)
+            for worker in self._workers:
+                self._send(worker, pickle.dumps(self._shared.name))
+            self._answers(START_SECONDS)
+            # Everyone has it open, so its name can go: nothing stays behind even if this process is killed.
+            self._shared.unlink()
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
+        shared = self._open()
+        self.episode_counts[:] = 0 if episode_counts is None else episode_counts
+        for worker in self._workers:
+            self._send(worker, pickle.dumps((seed, self.episode_counts[worker.part].tolist())))
+        self._answers(self._timeout)
+        self.episode_counts += 1
+        return shared.buffers.obs
+
+    def step(self, action: Tree) -> Step:
+        shared = self._open()
+        tree_map(lambda array, value: array.__setitem__(slice(None), value), shared.actions, action)
+        for worker in self._workers:
+            self._send(worker, STEP)
+        episodes: list[Episode] = []
+        for worker, finished in zip(self._workers, self._answers(self._timeout), strict=True):
+            episodes += [episode._replace(env=episode.env + worker.part.start) for episode in finished]
+        buffers, final_obs = shared.buffers, None
+        if episodes:
+            ended = [episode.env for episode in episodes]
+            self.episode_counts[ended] += 1
+            final_obs = tree_map(lambda array: array[ended], buffers.final_obs)
+        return Step(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated, self._valid, final_obs, episodes)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # a worker that waits for work leaves when its pipe ends
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers.clear()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+
+    def _start(self, number: int, part: slice, makers: Sequence[Callable[[], gymnasium.Env]], first_env: int) -> None:
+        try:
+            pickled = cloudpickle.dumps(list(makers[part]))
+        except Exception as error:
+            raise ProxRLError(f"the environment can't be sent to a worker ({one_line(error)}); use --vector inprocess") from error
+        # 'spawn' on every system: forking a process that runs torch's threads can deadlock.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        first, last = first_env + part.start, first_env + part.stop - 1
+        arguments = (theirs, pickled, first, part, len(makers))
+        process = context.Process(target=_work, args=arguments, name=f"proxrl-worker-{number}", daemon=True)
+        with _interrupts_ignored():
+            process.start()
+        theirs.close()  # so that the pipe ends when the worker does
+        label = f"worker {number} (environment{f's {first}-{last}' if last > first else f' {first}'})"
+        self._workers.append(_Worker(label, process, ours, part))
+
+    def _open(self) -> SharedArrays:
+        if self._shared is None:
+            raise ProxRLError("these worker processes are closed; make new ones")
+        return self._shared
+
+    def _send(self, worker: _Worker, message: bytes) -> None:
+        try:
+            worker.pipe.send_bytes(message)
+        except OSError:
+            raise self._lost(worker) from None
+
+    def _answers(self, limit: float) -> list[Any]:
+        """One answer of every worker, or the reason why there is none within `limit` seconds."""
+        deadline = time.monotonic() + limit
+        answers = []
+        for worker in self._workers:
+            try:
+                if not worker.pipe.poll(max(0.0, deadline - time.monotonic())):
+                    worker.process.kill()
+                    self.close()
+                    raise ProxRLError(
+                        f"{worker.label} gave no answer for {limit:g} seconds: the environment hangs or is too slow"
+                    )
+                message = worker.pipe.recv_bytes()
+            except (EOFError, OSError):
+                raise self._lost(worker) from None
+            answer = () if message == DONE else pickle.loads(message)
+            if isinstance(answer, _Failure):
+                self.close()
+                failed = ProxRLError(answer.line)
+                failed.add_note(f"in {worker.label}:\n{answer.traceback}")
+                raise failed
+            answers.append(answer)
+        return answers
+
+    def _lost(self, worker: _Worker) -> ProxRLError:
+        worker.process.join(CLOSE_SECONDS)
+        code = worker.process.exitcode
+        starting = self._shared is None
+        self.close()
+        if starting and code == 1:
+            return ProxRLError(
+                f"{worker.label} ended while starting: keep the main script's work under \"if __name__ == '__main__':\""
+                " or use --vector inprocess"
+            )
+        reason = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return ProxRLError(f"{worker.label} died ({reason}); if memory ran out, use fewer environments")
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process started inside inherits this, so that Ctrl-C reaches only the parent, even while the child still imports."""
+    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _work(pipe: Connection, makers: bytes, first_env: int, part: slice, num_envs: int) -> None:
+    """The life of a worker: make its environments, then answer until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    try:
+        envs = InProcessEnvs(cloudpickle.loads(makers), first_env)
+        pipe.send_bytes(cloudpickle.dumps((envs.observation_space, envs.action_space)))
+        shared = SharedArrays(envs.observation_space, envs.action_space, num_envs, pickle.loads(pipe.recv_bytes()))
+        envs.use_buffers(shared.buffers.rows(part))
+        actions = tree_map(lambda array: array[part], shared.actions)
+        pipe.send_bytes(DONE)
+        while True:
+            message = pipe.recv_bytes()
+            if message == STEP:
+                episodes = envs.step(actions).episodes
+                pipe.send_bytes(pickle.dumps(episodes) if episodes else DONE)
+            else:
+                envs.reset(*pickle.loads(message))
+                pipe.send_bytes(DONE)
+    except (EOFError, ConnectionError):
+        return  # the pool was closed, or its process is gone
+    except BaseException as error:
+        line = str(error) if isinstance(error, ProxRLError) else one_line(error)
+        pipe.send_bytes(pickle.dumps(_Failure(line, traceback.format_exc())))
+
+
+def _leave_with_parent() -> None:
+    """Also when the environment hangs and nobody reads the pipe."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

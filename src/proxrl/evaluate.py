@@ -1,0 +1,100 @@
+"""How good is it? Returns of whole episodes, with frozen statistics."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxrl.agent import Agent, load
+from proxrl.build import thread_limits
+from proxrl.envs.api import Environments
+from proxrl.envs.registry import make_environments
+from proxrl.errors import ProxRLError
+from proxrl.policy.compute import Compute
+from proxrl.policy.heads import ActionHead
+from proxrl.seeding import Purpose, generator, integer_seed
+
+# Noise is drawn ahead, for this many steps at a time.
+NOISE_STEPS = 256
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Returns and lengths of the evaluated episodes."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.std(self.returns))
+
+    def summary(self) -> dict[str, Any]:
+        extremes = {"min": min(self.returns), "max": max(self.returns)}
+        lengths = {"mean_length": float(np.mean(self.lengths)), "episodes": len(self.returns)}
+        return {"mean": self.mean, "std": self.deviation, **extremes, **lengths, "returns": list(self.returns)}
+
+
+def equal_quota(episodes: int, most_envs: int) -> int:
+    """The largest number of environments, up to `most_envs`, that shares the episodes equally."""
+    return max(n for n in range(1, min(episodes, most_envs) + 1) if episodes % n == 0)
+
+
+def run_episodes(
+    environments: Environments, compute: Compute, head: ActionHead, episodes: int, seed: int, deterministic: bool
+) -> Scores:
+    """Every environment plays the same number of episodes.
+
+    Taking the first to finish instead would favour short episodes, which are the bad ones in one task and the good ones in another.
+    """
+    num_envs = environments.num_envs
+    quota = math.ceil(episodes / num_envs)
+    streams = [generator(seed, Purpose.EVALUATION, env) for env in range(num_envs)]
+    finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
+    compute.freeze()
+    obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
+    step_number = 0
+    while any(len(done) < quota for done in finished):
+        if not deterministic and step_number % NOISE_STEPS == 0:
+            noise = np.stack([head.noise(stream, NOISE_STEPS) for stream in streams], axis=1)
+        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % NOISE_STEPS])
+        step = environments.step(head.to_env(action))
+        obs, starts = step.obs, (step.terminated | step.truncated) if step.final_obs is not None else ~step.valid
+        for episode in step.episodes:
+            if len(finished[episode.env]) < quota:
+                finished[episode.env].append((episode.total_reward, episode.length))
+        step_number += 1
+    returns, lengths = zip(*(score for done in finished for score in done), strict=True)
+    return Scores(returns, lengths)
+
+
+def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool) -> Scores:
+    config = agent.config
+    num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
+    environments = make_environments(env, config.env_kwargs, num_envs, config.vector, config.num_workers)
+    try:
+        with thread_limits(config):
+            return run_episodes(environments, agent.compute, agent.policy.head, episodes, seed, deterministic)
+    finally:
+        environments.close()
+
+
+def evaluate(
+    run: str | Path | Agent, *, episodes: int = 20, seed: int | None = None, checkpoint: str = "latest", env: Any = None
+) -> dict[str, Scores]:
+    """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable."""
+    if episodes < 1:
+        raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
+    agent = run if isinstance(run, Agent) else load(run, checkpoint)
+    if seed is None:
+        seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
+    return {
+        name: evaluate_agent(agent, env or agent.config.env, episodes, seed, deterministic)
+        for name, deterministic in (("deterministic", True), ("stochastic", False))
+    }

@@ -1,0 +1,188 @@
+"""From settings to a finished run: resolve, open the run folder, build, train, close. Behind both `proxrl.train` and the command."""
+
+import dataclasses
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from proxrl import ppo
+from proxrl.build import Parts, build, thread_limits
+from proxrl.config import Config, parse_value
+from proxrl.envs.registry import check_env, choose_vector, make_environments
+from proxrl.errors import ProxRLError
+from proxrl.evaluate import Scores, equal_quota, run_episodes
+from proxrl.log.api import Logger
+from proxrl.log.console import Console
+from proxrl.log.jsonl import JsonlLogger
+from proxrl.log.tensorboard import TensorBoardLogger
+from proxrl.log.wandb import WandbLogger
+from proxrl.presets import load_preset
+from proxrl.runs import RunFolder, run_folder
+from proxrl.seeding import Purpose, integer_seed
+from proxrl.session import Session
+
+EnvLike = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A complete config, and where each of its values comes from."""
+
+    config: Config
+    sources: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a run is and how it stands."""
+
+    path: Path
+    step: int
+    mean_return: float | None  # of the last 100 episodes
+    best_return: float | None
+    finished: bool
+    signal: int | None  # what stopped it early, if anything did
+
+
+def resolve(env: EnvLike, settings: dict[str, Any], preset: str | None = None) -> Resolved:
+    """Defaults, then the preset of the environment's family, then what was asked for."""
+    family = check_env(env, str(settings.get("vector", "auto")))
+    env_name = env if isinstance(env, str) else callable_name(env)
+    chosen = preset or family.preset
+    sources = {spec.name: "default" for spec in dataclasses.fields(Config)} | {"env": "argument"}
+    values: dict[str, Any] = {"env": env_name}
+    for name, setting in load_preset(chosen, env_name).items():
+        values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
+    for name, value in settings.items():
+        values[name], sources[name] = parse_value(name, value), "flag"
+    config = Config(**values)
+    if config.vector == "auto":
+        config = config.replace(vector=choose_vector(env, config.num_envs, family, config.env_kwargs))
+        sources["vector"] = "auto: fastest here for this environment and number"
+    return Resolved(config.validate(), sources)
+
+
+def callable_name(env: Callable[..., Any]) -> str:
+    module, name = getattr(env, "__module__", "env"), getattr(env, "__qualname__", type(env).__name__)
+    return f"{module}:{name}"
+
+
+def train(
+    env: EnvLike,
+    *,
+    preset: str | None = None,
+    runs_dir: str | Path = "runs",
+    clobber: bool = False,
+    quiet: bool = False,
+    tensorboard: bool = True,
+    wandb: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train PPO on an environment, or resume the run that the same arguments began.
+
+    `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields of `Config`.
+    """
+    return run(env, resolve(env, settings, preset).config, Path(runs_dir), clobber, quiet, tensorboard, wandb)
+
+
+def run(
+    env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool, tensorboard: bool, wandb: bool
+) -> Result:
+    path = run_folder(runs_dir, config.env, config.name, config.seed)
+    with ExitStack() as stack:
+        stack.enter_context(thread_limits(config))
+        folder = stack.enter_context(RunFolder(path))
+        folder.create(config, clobber)
+        saved = folder.load_latest()
+        parts = build(config, env)
+        stack.callback(parts.environments.close)
+        start_step = saved[1]["step"] if saved else 0
+        resume_step = start_step if saved else None
+        loggers: list[Logger] = [JsonlLogger(folder.metrics_path, resume_step)]
+        stack.callback(lambda: [logger.close() for logger in loggers])
+        if tensorboard:
+            loggers.append(TensorBoardLogger(path, resume_step))
+        if wandb:
+            loggers.append(WandbLogger(path, dataclasses.asdict(config), f"{config.env}-{config.name}-{config.seed}", quiet=quiet))
+        display = Console(config.planned_steps, start_step, quiet)
+        stack.callback(display.close)
+        evaluate = stack.enter_context(evaluator(env, parts))
+        session = Session(parts, folder, loggers, display, evaluate, saved)
+        received = stack.enter_context(stopping_signals(session))
+        display.start(opening(config, path, start_step))
+        try:
+            folder.write_status("running", session.step, config.planned_steps)
+            ppo.train(parts, session)
+            finished = session.step >= config.planned_steps
+            session.save_latest("finished" if finished else "stopped")
+        except BaseException:
+            # The last good checkpoint stays as it is: what is in memory may be what went wrong.
+            folder.write_status("failed", session.step, config.planned_steps)
+            raise
+        result = Result(path, session.step, session.mean_return, session.best_return, finished, received[0] if received else None)
+        display.finish(closing(result))
+        return result
+
+
+def opening(config: Config, path: Path, start_step: int) -> str:
+    rounded = f", {config.total_steps:,} asked for" if config.planned_steps != config.total_steps else ""
+    grid = f"{config.num_envs} envs ({config.vector}) x {config.rollout_steps} steps, minibatches of {config.minibatch_size}"
+    lines = [
+        f"Training {config.env} for {config.planned_steps:,} steps ({config.iterations:,} iterations{rounded}): {grid}, {config.epochs} epochs",
+        f"Run folder {path}",
+    ]
+    if start_step:
+        lines.append(f"Resuming at step {start_step:,}; --clobber starts over")
+    return "\n".join(lines)
+
+
+def closing(result: Result) -> str:
+    score = "no episode has finished yet" if result.mean_return is None else f"return {result.mean_return:.1f} over the last episodes"
+    if result.finished:
+        return f"Done at step {result.step:,}: {score}. Next: proxrl eval {result.path}"
+    return f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
+
+
+@contextmanager
+def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
+    """A function that plays evaluation episodes; its environments are made at its first call and kept for the next."""
+    config, kept = parts.config, []
+
+    def evaluate(step: int) -> Scores:
+        if not kept:
+            num_envs = equal_quota(config.eval_episodes, config.num_envs)
+            kept.append(make_environments(env, config.env_kwargs, num_envs, config.vector, config.num_workers))
+        seed = integer_seed(config.seed, Purpose.EVALUATION, step)
+        return run_episodes(kept[0], parts.compute, parts.policy.head, config.eval_episodes, seed, deterministic=True)
+
+    try:
+        yield evaluate
+    finally:
+        for environments in kept:
+            environments.close()
+
+
+@contextmanager
+def stopping_signals(session: Session) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM asks the session to stop after this iteration; a second one does not wait."""
+    received: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        session.stop_requested = True
+
+    # Only the main thread may install handlers; elsewhere the program around us decides.
+    main = threading.current_thread() is threading.main_thread()
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM) if main}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

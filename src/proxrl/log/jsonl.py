@@ -1,0 +1,59 @@
+"""`metrics.jsonl`: one JSON object per line, the record that everything else is drawn from."""
+
+import contextlib
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from proxrl.runs import one_line_errors, replacing
+
+
+class JsonlLogger:
+    """Appends lines. After a resume at `resume_step`, lines beyond it go first; None means a run from the beginning."""
+
+    def __init__(self, path: Path, resume_step: int | None = None) -> None:
+        self._path = path
+        with one_line_errors("write", path):
+            kept = _lines_up_to(path, resume_step)
+            if path.exists() and path.read_bytes() != b"".join(kept):
+                with replacing(path) as temporary:
+                    temporary.write_bytes(b"".join(kept))
+            self._file = open(path, "ab")  # noqa: SIM115  held until close
+        # The clock goes on where the kept lines end, so that time is time spent on this run.
+        earlier = float(json.loads(kept[-1]).get("time", 0.0)) if kept else 0.0
+        self._started = time.perf_counter() - earlier
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        seconds = round(time.perf_counter() - self._started, 3)
+        line = {"step": step, "time": seconds, **{name: _finite(value) for name, value in metrics.items()}}
+        with one_line_errors("write", self._path):
+            # Flushed, so that readers see it and a kill loses nothing; a sync against power cuts would cost too much per line.
+            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # `log` has already told of a line that could not be written
+            self._file.close()
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _lines_up_to(path: Path, resume_step: int | None) -> list[bytes]:
+    if resume_step is None or not path.exists():
+        return []
+    return [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= resume_step]
+
+
+def _step_of(line: bytes) -> float:
+    """Infinity for a line that a kill cut short, so that it lies beyond any step."""
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        return float(entry["step"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,64 @@
+"""TensorBoard events, written with TensorBoard's own record format and messages.
+
+Its EventFileWriter is not used: it adds a thread, which prints a traceback when the disk is full and does not survive a fork,
+and it imports all of TensorFlow where that is installed.
+"""
+
+import contextlib
+import os
+import platform
+import time
+from pathlib import Path
+
+from proxrl.errors import ProxRLError
+from proxrl.runs import one_line_errors
+
+# The checksum of a record takes the most time; a batch of them costs a third of as many spread over the training loop.
+WRITE_SECONDS = 2.0
+
+
+class TensorBoardLogger:
+    """One event with all scalars per call. After a resume, TensorBoard hides the points beyond `resume_step`; None hides all."""
+
+    def __init__(self, folder: Path, resume_step: int | None = None) -> None:
+        # Imported here, because only those who log to TensorBoard should wait for it.
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._folder, self._event = folder, Event
+        # TensorBoard reads files in the order of their names; the fraction sorts sessions that begin within one second.
+        path = folder / f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
+        with one_line_errors("write TensorBoard events to", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter(open(path, "xb"))  # noqa: SIM115  held until close
+        # A session start makes TensorBoard forget points at or after its step.
+        first_step = 0 if resume_step is None else resume_step + 1
+        opening = (
+            Event(wall_time=time.time(), file_version="brain.Event:2"),
+            Event(wall_time=time.time(), step=first_step, session_log=SessionLog(status=SessionLog.START)),
+        )
+        self._pending = [event.SerializeToString() for event in opening]
+        self._write()
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        event = self._event(wall_time=time.time(), step=step)
+        for name, value in metrics.items():
+            event.summary.value.add(tag=name, simple_value=value)
+        self._pending.append(event.SerializeToString())
+        if time.monotonic() - self._written_at >= WRITE_SECONDS:
+            self._write()
+
+    def close(self) -> None:
+        """Never an error: a run that ends should say why it ended, and the numbers are in metrics.jsonl too."""
+        with contextlib.suppress(ProxRLError):
+            self._write()
+        with contextlib.suppress(OSError):
+            self._writer.close()
+
+    def _write(self) -> None:
+        events, self._pending = self._pending, []
+        self._written_at = time.monotonic()
+        with one_line_errors("write TensorBoard events to", self._folder):
+            for event in events:
+                self._writer.write(event)
+            self._writer.flush()

@@ -1,0 +1,120 @@
+"""How a policy's arithmetic is done: acting step by step, evaluating a rollout in one pass, and gradients for the update.
+
+Two ways share this contract and agree to float precision (tests/policy/test_compute.py): `TorchCompute` runs any policy by autograd;
+`NumpyCompute` (small.py) runs small MLPs on a CPU several times faster, because there nearly all of the time is overhead.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from proxrl.policy.flat import FlatParameters
+from proxrl.policy.memory import State
+from proxrl.policy.policy import Policy
+from proxrl.tree import tree_map
+from proxrl.types import Array, Batch, Rollout, Tree
+
+
+class Evaluation(NamedTuple):
+    """A rollout as the policy that acted sees it."""
+
+    obs: Tree  # [T, N, ...] preprocessed
+    action: Array  # [T, N, ...]
+    log_prob: Array  # [T, N]
+    value: Array  # [T, N] of the observation
+    next_value: Array  # [T, N] of its true successor
+
+
+class Outputs(NamedTuple):
+    """What the loss is made of, or its gradient with respect to each."""
+
+    log_prob: Array  # [B]
+    entropy: Array  # [B]
+    value: Array  # [B]
+
+
+class Compute(Protocol):
+    """`library` is the module whose functions take this compute's arrays: numpy or torch."""
+
+    library: Any
+
+    def freeze(self) -> None:
+        """A rollout begins: read the statistics that hold until its update ends."""
+
+    def initial_state(self, num_envs: int) -> State: ...
+
+    def act(
+        self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
+    ) -> tuple[NDArray[Any], State]:
+        """Actions [N, ...]: sampled with the noise, or the most likely ones without."""
+
+    def evaluate(self, rollout: Rollout) -> Evaluation: ...
+
+    def array(self, values: NDArray[Any]) -> Array:
+        """A numpy array as this compute's kind, where it computes."""
+
+    def forward(self, batch: Batch) -> Outputs: ...
+
+    def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
+        """Fill the flat gradient from the loss's gradient at the outputs of the last `forward`; the terms are carried along."""
+
+
+class TorchCompute:
+    """Any policy on any device, by autograd."""
+
+    library = torch
+
+    def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
+        self.policy, self.parameters = policy, parameters
+        self.device = parameters.values.device
+        self.outputs: Outputs | None = None
+
+    def freeze(self) -> None:
+        """Statistics are read from the policy's buffers, which nobody changes meanwhile."""
+
+    def initial_state(self, num_envs: int) -> State:
+        return self.policy.memory.initial_state(num_envs)
+
+    @torch.no_grad()
+    def act(
+        self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
+    ) -> tuple[NDArray[Any], State]:
+        prepared = self.policy.preprocess(tree_map(self.array, obs))
+        distribution, state = self.policy.act(prepared, state, self.array(starts))
+        action = distribution.mode() if noise is None else distribution.sample(self.array(noise))
+        return action.cpu().numpy(), state
+
+    @torch.no_grad()
+    def evaluate(self, rollout: Rollout) -> Evaluation:
+        steps, num_envs = rollout.reward.shape
+        obs = self.policy.preprocess(tree_map(self.array, rollout.obs))
+        action = self.array(rollout.action)
+        distribution, value, _ = self.policy.core(obs[:-1].flatten(0, 1), (), None)
+        log_prob = distribution.log_prob(action.flatten(0, 1)).view(steps, num_envs)
+        value = value.view(steps, num_envs)
+        next_value = torch.cat([value[1:], self.values(obs[-1])[None]])
+        t, n = (self.array(index) for index in rollout.final_index)
+        if len(t):
+            known = rollout.final_obs is not None
+            next_value[t, n] = self.values(self.policy.preprocess(self.array(rollout.final_obs))) if known else value[t, n]
+        return Evaluation(obs[:-1], action, log_prob, value, next_value)
+
+    def values(self, obs: Tensor) -> Tensor:
+        return self.policy.core(obs, (), None)[1]
+
+    def array(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+    def forward(self, batch: Batch) -> Outputs:
+        distribution, value, _ = self.policy.core(batch.obs, (), None)
+        self.outputs = Outputs(distribution.log_prob(batch.action), distribution.entropy(), value)
+        return Outputs(*(output.detach() for output in self.outputs))
+
+    def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
+        self.parameters.gradient.zero_()
+        torch.stack(list(terms), out=self.parameters.carried)
+        torch.autograd.backward(self.outputs, gradient)  # type: ignore[arg-type]  # a tuple of tensors is a sequence of them

@@ -1,0 +1,182 @@
+"""Proximal Policy Optimization, whole.
+
+    one iteration = collect → advantage → update → report
+
+Everything that differs between tasks and machines is a part plugged in by build.py: where environments run, what the policy is made of, how
+its arithmetic is done, and with which other ranks. The functions follow in the order in which `train` calls them; docs/details.md says
+where each of PPO's implementation details lives.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from proxrl.build import Parts
+from proxrl.collect.minibatch import minibatches, moments
+from proxrl.config import Config
+from proxrl.errors import ProxRLError
+from proxrl.policy.compute import Outputs
+from proxrl.seeding import Purpose, generator
+from proxrl.session import Session
+from proxrl.types import Array, Batch, Rollout
+
+Streams = list[np.random.Generator]
+
+
+def train(parts: Parts, session: Session) -> None:
+    """Iterate until the step budget is spent, or until the session is asked to stop."""
+    config = parts.config
+    parts.collector.reset(config.seed, session.episode_counts)
+    while session.step < config.planned_steps and not session.stop_requested:
+        learning_rate = annealed(config, session.step)
+        streams = random_streams(parts, session.iteration)
+
+        rollout = parts.collector.collect(streams, budget=config.planned_steps - session.step)
+        batch = advantage(parts, rollout)
+        losses = update(parts, batch, streams, learning_rate)
+        parts.policy.preprocess.merge(rollout, parts.world)
+
+        session.report(rollout, {"charts/learning_rate": learning_rate, **losses})
+
+
+def annealed(config: Config, step: int) -> float:
+    """The step size falls linearly from its full value to zero at the end of the run (core detail 4)."""
+    remaining = 1 - step / config.planned_steps if config.anneal_learning_rate else 1.0
+    return config.learning_rate * remaining
+
+
+def random_streams(parts: Parts, iteration: int) -> Streams:
+    """One stream per environment and iteration: it gives the noise of its actions, then the shuffles of its steps."""
+    envs = range(parts.first_env, parts.first_env + parts.environments.num_envs)
+    return [generator(parts.config.seed, Purpose.ROLLOUT, env, iteration) for env in envs]
+
+
+# --- advantage ---------------------------------------------------------------------------------------------------------------
+
+
+def advantage(parts: Parts, rollout: Rollout) -> Batch:
+    """Evaluate the rollout in one pass and estimate advantages; gives one row per step of each environment."""
+    config, compute = parts.config, parts.compute
+    reward = compute.array(parts.reward_scaler.scale(rollout, parts.world))
+    seen = compute.evaluate(rollout)
+    terminated = compute.array(rollout.terminated.astype(np.float32))
+    ended = compute.array((rollout.terminated | rollout.truncated).astype(np.float32))
+    estimate = gae(reward, seen.value, seen.next_value, terminated, ended, config.gamma, config.gae_lambda)
+    weight = compute.array(rollout.valid.astype(np.float32))
+    columns = (seen.obs, seen.action, seen.log_prob, seen.value, estimate, estimate + seen.value, weight)
+    return Batch(*(column.reshape(-1, *column.shape[2:]) for column in columns))
+
+
+def gae(
+    reward: Array,  # [T, N]
+    value: Array,  # [T, N] of the observation acted on
+    next_value: Array,  # [T, N] of its true successor, even where autoreset has replaced it
+    terminated: Array,  # [T, N] 1 where nothing follows
+    ended: Array,  # [T, N] 1 where the episode ends, by termination or by truncation
+    gamma: float,
+    gae_lambda: float,
+) -> Array:
+    """Generalised advantage estimation (core detail 5).
+
+    A terminated step has no successor to bootstrap from; a truncated one has. Both cut the trace, because what follows is another
+    episode. The end of the rollout is neither: there the trace is just not known further.
+    """
+    estimate = reward + gamma * (1 - terminated) * next_value - value
+    decay = gamma * gae_lambda * (1 - ended)
+    for t in range(len(estimate) - 2, -1, -1):
+        estimate[t] += decay[t] * estimate[t + 1]
+    return estimate
+
+
+# --- update ------------------------------------------------------------------------------------------------------------------
+
+
+class Terms(NamedTuple):
+    """The parts of the loss, and the debug variables that tell whether an update went well (core detail 12)."""
+
+    policy_loss: Array
+    value_loss: Array
+    entropy: Array
+    old_approx_kl: Array
+    approx_kl: Array
+    clipfrac: Array
+
+
+def update(parts: Parts, batch: Batch, streams: Streams, learning_rate: float) -> dict[str, float]:
+    """Several epochs of minibatches over one batch (core detail 6); gives the loss terms, averaged over the minibatches."""
+    config, compute, parameters, world = parts.config, parts.compute, parts.parameters, parts.world
+    value_clip = math.inf if config.value_clip is None else config.value_clip
+    target_kl = math.inf if config.target_kl is None else config.target_kl
+    totals, updates = parameters.carried * 0, 0
+    for minibatch in minibatches(batch, streams, config, compute, world, parts.first_env):
+        outputs = compute.forward(minibatch)
+        terms, gradient = loss(
+            compute.library, outputs, minibatch, config.clip, value_clip, config.entropy_coef, config.value_coef
+        )
+        compute.backward(gradient, terms)
+        world.sum_(parameters.message)  # weights sum to 1 over the ranks' shares, so the sum of gradients is their mean
+        totals += parameters.carried
+        updates += 1
+        # Before the step, and by a number that all ranks share: all stop together.
+        if target_kl < math.inf and Terms(*parameters.carried).approx_kl > target_kl:
+            break
+        parameters.clip_gradient(config.max_grad_norm)
+        parts.optimizer.step(learning_rate)
+    means = Terms(*(totals / updates).tolist())
+    if not all(math.isfinite(mean) for mean in means):
+        raise ProxRLError("the loss is no longer a number; resume from the last checkpoint with a lower --learning-rate")
+    metrics = {f"losses/{name}": mean for name, mean in means._asdict().items()}
+    return metrics | {"losses/explained_variance": explained_variance(parts, batch)}
+
+
+def loss(
+    library: Any, outputs: Outputs, batch: Batch, clip: float, value_clip: float, entropy_coef: float, value_coef: float
+) -> tuple[Terms, Outputs]:
+    """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10), and its gradient at the three outputs.
+
+    The gradient is written out because it is short, and because recording and replaying these few operations on a few hundred numbers
+    costs autograd more than the networks themselves. `library` is numpy or torch.
+    """
+    log_prob, entropy, value = outputs
+    weight = batch.weight
+
+    # Clipped surrogate (core detail 8): the worse of the two, so there is no gain in leaving the clip range.
+    log_ratio = log_prob - batch.log_prob
+    ratio = library.exp(log_ratio)
+    surrogate = batch.advantage * ratio
+    clipped_surrogate = batch.advantage * library.clip(ratio, 1 - clip, 1 + clip)
+    unclipped = surrogate <= clipped_surrogate
+    weighted_surrogate = weight * surrogate
+
+    # Clipped value loss (core detail 9): around the value at rollout time, again the worse of the two.
+    error = value - batch.target
+    moved = value - batch.value
+    clipped_error = library.clip(moved, -value_clip, value_clip) + batch.value - batch.target
+    square, clipped_square = error * error, clipped_error * clipped_error
+    inside = (abs(moved) <= value_clip) | (square > clipped_square)
+
+    terms = Terms(
+        policy_loss=-(weight @ library.minimum(surrogate, clipped_surrogate)),
+        value_loss=0.5 * (weight @ library.maximum(square, clipped_square)),
+        entropy=weight @ entropy,
+        old_approx_kl=-(weight @ log_ratio),
+        approx_kl=weight @ (ratio - 1 - log_ratio),  # never negative, and of lower variance than the line above
+        clipfrac=(weight * (abs(ratio - 1) > clip)).sum(),
+    )
+    gradient = Outputs(
+        log_prob=-weighted_surrogate * unclipped,
+        entropy=-entropy_coef * weight,
+        value=value_coef * weight * error * inside,
+    )
+    return terms, gradient
+
+
+def explained_variance(parts: Parts, batch: Batch) -> float:
+    """1 - Var(target - value) / Var(target): 1 is perfect foresight, 0 no better than a constant."""
+    whole = parts.compute.array(np.zeros(len(batch.weight), np.int64))
+    residual, target = (
+        float(moments(values, batch.weight, whole, 1, parts.compute, parts.world)[2][0])
+        for values in (batch.target - batch.value, batch.target)
+    )
+    return 1 - (residual / target) ** 2

@@ -1,0 +1,323 @@
+"""The run folder `runs/<env>/<name>/seed<k>/`: what is in it, who may write to it, and how to find it again."""
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag, load_toml, save_toml
+from proxrl.errors import ProxRLError
+
+if TYPE_CHECKING:  # listing runs must not wait for torch
+    import torch
+
+State = Literal["running", "finished", "stopped", "failed"]
+
+# Everything that ProxRL writes into a run folder, apart from config.toml and run.lock, which outlive --clobber.
+OWN_FILES = (
+    "metrics.jsonl",
+    "status.json",
+    "wandb_id",
+    "report.html",
+    "events.out.tfevents.*",
+    "checkpoints/*.safetensors",
+    "checkpoints/.*.tmp",
+    "videos/*.mp4",
+    "videos/*.gif",
+    ".*.tmp",
+)
+OWN_FOLDERS = ("checkpoints", "videos")
+LOCK_NAME = "run.lock"
+# Filesystems without locks: two runs in one folder are then the user's own risk, which beats not running at all.
+NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+LOCK_IS_TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # the last two are how Windows says it
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write to the path given: it takes the place of `path` whole, even if the power fails, or not at all after an error."""
+    # The process id keeps two writers from sharing a temporary file; what a kill leaves behind, `RunFolder.create` removes.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    # The rename itself lasts only once the folder is on disk; Windows and some network filesystems can't sync a folder.
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextlib.contextmanager
+def one_line_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise ProxRLError(f"can't {action} {path}: {error.strerror or error}") from error
+
+
+def folder_name(env: str) -> str:
+    """An environment id as one folder name; leading dots go, so that no id can point outside the runs."""
+    return re.sub(r'[/\\:*?"<>|\s]', "-", env).lstrip(".") or "env"
+
+
+def run_folder(runs_dir: Path, env: str, name: str, seed: int) -> Path:
+    return Path(runs_dir) / folder_name(env) / name / f"seed{seed}"
+
+
+def check_resumable(saved: Config, now: Config) -> None:
+    """Refuse to continue a run under settings that would make it another run."""
+    for spec in dataclasses.fields(Config):
+        before, after = getattr(saved, spec.name), getattr(now, spec.name)
+        # Through JSON, because a tuple among the environment's arguments comes back from config.toml as a list.
+        same = json.loads(json.dumps(before)) == json.loads(json.dumps(after))
+        if not same and spec.name not in CHANGEABLE_ON_RESUME:
+            label = flag(spec.name)
+            raise ProxRLError(
+                f"{label} is {_shown(after)}, but this run was started with {_shown(before)}:"
+                f" give {label} {_shown(before)} to resume it, --clobber to start over, or another --name to keep both"
+            )
+
+
+def _shown(value: Any) -> str:
+    """A setting as one types it."""
+    if value is None:
+        return OFF
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}={json.dumps(item)}" for key, item in value.items()) or "empty"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class RunFolder:
+    """One run on disk. `create` locks it for this process; a crash frees the lock, `close` does so early."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.toml"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.status_path = self.path / "status.json"
+        self.checkpoints = self.path / "checkpoints"
+        self._lock: IO[bytes] | None = None
+
+    def checkpoint_path(self, name: str) -> Path:
+        return self.checkpoints / f"{name}.safetensors"
+
+    def config(self) -> Config:
+        return load_toml(self.config_path)
+
+    def create(self, config: Config, clobber: bool = False) -> Path | None:
+        """Lock the folder for this run; the checkpoint to resume from, or None to begin at step 0."""
+        with one_line_errors("use the run folder", self.path):
+            self._refuse_foreign()
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._acquire_lock()
+            try:
+                if self.config_path.exists() and clobber:
+                    self._delete_own()
+                elif self.config_path.exists():
+                    check_resumable(self._saved_config(), config)
+                for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                    leftover.unlink()
+                with replacing(self.config_path) as temporary:
+                    save_toml(config, temporary)
+                self.checkpoints.mkdir(exist_ok=True)
+            except BaseException:
+                self.close()
+                raise
+        return self.latest_checkpoint()
+
+    def close(self) -> None:
+        # The file stays: deleting it would let a waiting process lock a file that a third one can no longer see.
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def latest_checkpoint(self) -> Path | None:
+        """Where to resume from: `latest`, or else the `step-*` with the highest number."""
+        return next(iter(self._resume_order()), None)
+
+    def load_latest(self) -> "tuple[dict[str, torch.Tensor], dict[str, Any]] | None":
+        """The checkpoint to resume from; for a damaged one, the error says which file to delete and what happens then."""
+        from proxrl import checkpoint
+
+        path = self.latest_checkpoint()
+        if path is None:
+            return None
+        try:
+            return checkpoint.load(path)
+        except checkpoint.DamagedCheckpointError as error:
+            raise ProxRLError(self.damage_advice(path, error.problem)) from error
+
+    def damage_advice(self, path: Path, problem: str) -> str:
+        others = [other for other in self._resume_order() if other != path]
+        effect = f"resume from {others[0].name}" if others else "start over from step 0"
+        return f"{problem}; delete that file to {effect}"
+
+    def write_status(self, state: State, step: int, planned_steps: int) -> None:
+        status = {
+            "state": state,
+            "step": step,
+            "planned_steps": planned_steps,
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "updated": datetime.now(UTC).isoformat(timespec="seconds"),
+            **_circumstances(),
+        }
+        with one_line_errors("write", self.status_path), replacing(self.status_path) as temporary:
+            temporary.write_text(json.dumps(status, indent=2) + "\n")
+
+    def read_status(self) -> dict[str, Any]:
+        """What `write_status` wrote; empty if there is nothing readable."""
+        try:
+            status = json.loads(self.status_path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return status if isinstance(status, dict) else {}
+
+    def _resume_order(self) -> list[Path]:
+        latest = self.checkpoint_path("latest")
+        steps = {path: re.fullmatch(r"step-(\d+)", path.stem) for path in self.checkpoints.glob("step-*.safetensors")}
+        numbered = sorted(((int(match[1]), path) for path, match in steps.items() if match), reverse=True)
+        return [latest] * latest.exists() + [path for _, path in numbered]
+
+    def _refuse_foreign(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ProxRLError(f"{self.path} is a file, not a run folder; move it away or use another --name")
+        if self.config_path.exists() or not self.path.exists():
+            return
+        # A kill right after creation leaves a lock and a temporary file; they do not make the folder somebody else's.
+        if any(item.name != LOCK_NAME and not item.match(".*.tmp") for item in self.path.iterdir()):
+            raise ProxRLError(
+                f"{self.path} is not empty and has no config.toml, so it is not a ProxRL run; move it away or use another --name"
+            )
+
+    def _delete_own(self) -> None:
+        try:
+            ours = {"env", "rollout_steps"} <= tomllib.loads(self.config_path.read_text()).keys()
+        except ValueError:
+            ours = False
+        if not ours:
+            raise ProxRLError(
+                f"{self.config_path} does not read as one of ProxRL; delete {self.path} yourself or use another --name"
+            )
+        for pattern in OWN_FILES:
+            for path in self.path.glob(pattern):
+                path.unlink()
+        if (self.path / "wandb").is_dir():
+            shutil.rmtree(self.path / "wandb")
+        for name in OWN_FOLDERS:
+            with contextlib.suppress(OSError):  # absent, or it holds something that is not ours
+                (self.path / name).rmdir()
+
+    def _saved_config(self) -> Config:
+        try:
+            return self.config()
+        except ProxRLError as error:
+            raise ProxRLError(f"{self.config_path}: {error}; repair that file, or give --clobber to start over") from error
+
+    def _acquire_lock(self) -> None:
+        file = open(self.path / LOCK_NAME, "a+b")  # noqa: SIM115  held until close
+        try:
+            _lock_or_raise(file)
+        except OSError as error:
+            if error.errno not in NO_LOCKS_HERE:
+                file.seek(0)
+                owner = file.read(20).decode(errors="replace").strip()
+                file.close()
+                if error.errno not in LOCK_IS_TAKEN:
+                    raise
+                raise ProxRLError(
+                    f"process {owner or '(unknown)'} is already training in {self.path}; wait for it, or use another --name"
+                ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        self._lock = file
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock_or_raise(file: IO[bytes]) -> None:
+        # Windows forbids reading a locked byte, so the lock lies far behind the process id.
+        file.seek(1 << 20)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        file.seek(0)
+
+else:
+    import fcntl
+
+    def _lock_or_raise(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@functools.cache
+def _circumstances() -> dict[str, Any]:
+    """Versions and source state, which do not change while the process lives."""
+    versions = {"python": platform.python_version()}
+    for package in ("proxrl", "torch", "numpy", "gymnasium"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {"versions": versions, "git": _git_state()}
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the current directory, if it is a checkout and git answers quickly."""
+
+    def ask(*words: str) -> str:
+        # Without optional locks git leaves the index alone, so it can't disturb a git command of the user.
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        answer = subprocess.run(["git", *words], capture_output=True, text=True, timeout=2, check=True, env=environment)
+        return answer.stdout.strip()
+
+    try:
+        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def find_run(text: str | Path) -> RunFolder:
+    """The run that `text` names: its folder, or a folder above it with no other run below; also relative to `runs/`."""
+    places = [Path(text), Path("runs") / text, Path("runs") / folder_name(str(text))]
+    with one_line_errors("look for runs in", Path(text)):
+        for place in places:
+            if (place / "config.toml").is_file():
+                return RunFolder(place)
+            # No deeper than <env>/<name>/seed<k>, so that a wrong word does not search a whole disk.
+            below = sorted({found.parent for depth in (1, 2, 3) for found in place.glob("*/" * depth + "config.toml")})
+            if len(below) == 1:
+                return RunFolder(below[0])
+            if below:
+                choices = ", ".join(map(str, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
+                raise ProxRLError(f"{len(below)} runs are below {place}; name one of {choices}")
+    raise ProxRLError(f"no run at {str(text)!r}: neither {places[0]} nor {places[1]} holds a config.toml; check the path")

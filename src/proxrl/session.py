@@ -1,0 +1,144 @@
+"""What surrounds the algorithm while it runs: counters, metrics, evaluations, checkpoints, and the wish to stop."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from proxrl import checkpoint
+from proxrl.build import Parts
+from proxrl.evaluate import Scores
+from proxrl.log.api import Display, Logger
+from proxrl.runs import RunFolder
+from proxrl.spaces import space_to_json
+from proxrl.types import Episode, Rollout
+
+# Training return is the mean over this many episodes; fewer than `ENOUGH` say too little to call a best.
+WINDOW, ENOUGH = 100, 20
+# A kill that can't be caught loses at most this much.
+SECONDS_BETWEEN_SAVES = 60.0
+
+
+class Session:
+    """One process's part of a run: from the start or a checkpoint to the end of the budget or a stop."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        folder: RunFolder,
+        loggers: Sequence[Logger],
+        display: Display,
+        evaluate: Callable[[int], Scores],
+        saved: tuple[dict[str, torch.Tensor], dict[str, Any]] | None,
+    ) -> None:
+        self.parts, self.folder, self.loggers, self.display, self.evaluate = parts, folder, loggers, display, evaluate
+        self.step = self.iteration = 0
+        self.episode_counts: Sequence[int] | None = None
+        self.recent: deque[Episode] = deque(maxlen=WINDOW)
+        self.best_return: float | None = None
+        self.best_snapshot: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
+        self.stop_requested = False
+        self.saved_at = time.monotonic()
+        self.saved_step = -1
+        if saved is not None:
+            self._restore(*saved)
+
+    @property
+    def mean_return(self) -> float | None:
+        return float(np.mean([episode.total_reward for episode in self.recent])) if self.recent else None
+
+    def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
+        """An iteration is over: count it, log it, and evaluate and save if it is time to."""
+        before = self.step
+        steps = torch.tensor(rollout.steps)
+        self.parts.world.sum_(steps)
+        self.step += int(steps)
+        self.iteration += 1
+        self.episode_counts = self.parts.environments.episode_counts.tolist()
+        episodes = [episode for part in self.parts.world.gather(rollout.episodes) for episode in part]
+        self.recent.extend(episodes)
+        self.display.update(self.step, self.mean_return, self.best_return)
+        charts = {"charts/SPS": self.display.steps_per_second}
+        if episodes:
+            charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
+            charts["charts/episodic_length"] = float(np.mean([episode.length for episode in episodes]))
+        self._consider_best(before, charts)
+        for logger in self.loggers:
+            logger.log(self.step, {**charts, **metrics})
+        config = self.parts.config
+        if _crossed(config.save_every, before, self.step):
+            self.save(f"step-{self.step}")
+        if time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES or _crossed(config.save_every, before, self.step):
+            self.save_latest("running")
+
+    def _consider_best(self, before: int, charts: dict[str, float]) -> None:
+        """Best by evaluation where the run evaluates, by training return where it does not."""
+        config = self.parts.config
+        score: float | None = None
+        if config.eval_every is not None:
+            if _crossed(config.eval_every, before, self.step) or self.step >= config.planned_steps:
+                scores = self.evaluate(self.step)
+                score = scores.mean
+                charts["eval/episodic_return"] = score
+                charts["eval/episodic_length"] = float(np.mean(scores.lengths))
+                self.display.message(f"step {self.step:,}: evaluation return {score:.1f} ± {scores.deviation:.1f}")
+        elif len(self.recent) >= ENOUGH:
+            score = self.mean_return
+        if score is not None and (self.best_return is None or score > self.best_return):
+            self.best_return = score
+            # A copy in memory is cheap, a synced file is not: it goes to disk with the next save.
+            tensors, state = self._snapshot()
+            self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
+
+    def save_latest(self, state: Any) -> None:
+        """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole."""
+        if self.best_snapshot is not None:
+            checkpoint.save(self.folder.checkpoint_path("best"), *self.best_snapshot)
+            self.best_snapshot = None
+        if self.saved_step != self.step:
+            self.save("latest")
+            self.saved_step = self.step
+        self.folder.write_status(state, self.step, self.parts.config.planned_steps)
+        self.saved_at = time.monotonic()
+
+    def save(self, name: str) -> None:
+        checkpoint.save(self.folder.checkpoint_path(name), *self._snapshot())
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Everything that learns; the tensors themselves, so that restoring copies into them."""
+        policy = {f"policy.{name}": tensor for name, tensor in self.parts.policy.state_dict().items()}
+        rewards = {f"rewards.{name}": tensor for name, tensor in self.parts.reward_scaler.state_dict().items()}
+        return policy | rewards | self.parts.optimizer.tensors()
+
+    def _snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        environments = self.parts.environments
+        state = {
+            "step": self.step,
+            "iteration": self.iteration,
+            "adam_steps": self.parts.optimizer.steps,
+            "episode_counts": list(self.episode_counts or []),
+            "recent": [list(episode) for episode in self.recent],
+            "best_return": self.best_return,
+            "observation_space": space_to_json(environments.observation_space),
+            "action_space": space_to_json(environments.action_space),
+        }
+        return self._tensors(), state
+
+    def _restore(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        """Go on as if nothing had happened. Random streams need no restoring: they are addressed by iteration and episode."""
+        for name, tensor in self._tensors().items():
+            tensor.copy_(tensors[name])
+        self.step, self.iteration = state["step"], state["iteration"]
+        self.parts.optimizer.steps = state["adam_steps"]
+        self.episode_counts = state["episode_counts"] or None
+        self.recent.extend(Episode(*episode) for episode in state["recent"])
+        self.best_return = state["best_return"]
+        self.saved_step = self.step
+
+
+def _crossed(every: int | None, before: int, now: int) -> bool:
+    """Whether a multiple of `every` was reached between two step counts."""
+    return every is not None and before // every < now // every

@@ -1,0 +1,90 @@
+"""Events as TensorBoard itself reads them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from proxrl.errors import ProxRLError
+from proxrl.log.tensorboard import TensorBoardLogger
+
+accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+
+def points(folder: Path, tag: str) -> list[tuple[int, float]]:
+    events = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)] if tag in events.Tags()["scalars"] else []
+
+
+def write(folder: Path, resume_step: int | None, values: dict[int, float]) -> None:
+    logger = TensorBoardLogger(folder, resume_step)
+    for step, value in values.items():
+        logger.log(step, {"charts/episodic_return": value, "losses/entropy": -value})
+    logger.close()
+
+
+def test_scalars(tmp_path: Path) -> None:
+    write(tmp_path, None, {0: 1.0, 512: 2.5})
+    assert points(tmp_path, "charts/episodic_return") == [(0, 1.0), (512, 2.5)]
+    assert points(tmp_path, "losses/entropy") == [(0, -1.0), (512, -2.5)]
+
+
+def test_resume_hides_superseded_points(tmp_path: Path) -> None:
+    write(tmp_path, None, {100: 1.0, 200: 2.0, 300: 3.0, 400: 4.0})
+    write(tmp_path, 200, {300: 30.0})
+    assert points(tmp_path, "charts/episodic_return") == [(100, 1.0), (200, 2.0), (300, 30.0)]
+    write(tmp_path, None, {0: 7.0})
+    assert points(tmp_path, "charts/episodic_return") == [(0, 7.0)]
+
+
+def test_points_appear_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxrl.log.tensorboard.WRITE_SECONDS", 0.1)
+    logger = TensorBoardLogger(tmp_path)
+    logger.log(1, {"a": 1.0})
+    assert points(tmp_path, "a") == [], "a batch is not written at once"
+    time.sleep(0.15)
+    logger.log(2, {"a": 2.0})
+    assert points(tmp_path, "a") == [(1, 1.0), (2, 2.0)]
+    logger.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
+def test_disk_that_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    import resource
+
+    monkeypatch.setattr("proxrl.log.tensorboard.WRITE_SECONDS", 0.0)
+    logger = TensorBoardLogger(tmp_path)
+    logger.log(1, {"a": 1.0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sum(path.stat().st_size for path in tmp_path.iterdir()) + 10, hard))
+    try:
+        with pytest.raises(ProxRLError, match="can't write TensorBoard events") as error:
+            logger.log(2, {"a": 2.0})
+        logger.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(error.value)
+    assert points(tmp_path, "a") == [(1, 1.0)]
+    assert capfd.readouterr().err.count("Traceback") == 0
+
+
+def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('imported')")
+    code = """
+import sys
+from pathlib import Path
+from proxrl.log.tensorboard import TensorBoardLogger
+TensorBoardLogger(Path(sys.argv[1])).close()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], env=environment, check=True)
+
+
+def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProxRLError, match="can't write TensorBoard events"):
+        TensorBoardLogger(tmp_path / "file")

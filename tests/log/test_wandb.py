@@ -1,0 +1,102 @@
+"""Weights & Biases for real, offline: what it wrote is read back from its own file."""
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxrl.errors import ProxRLError
+from proxrl.log.wandb import WandbLogger
+
+SESSIONS = """
+import sys
+from pathlib import Path
+from proxrl.log.wandb import WandbLogger
+folder = Path(sys.argv[1])
+for steps in ((100, 200, 150), (150, 400)):  # falling within a session too, since only the server would remember the one before
+    logger = WandbLogger(folder, {"gamma": 0.99, "hidden_sizes": (64, 64)}, name="ppo seed1", quiet=True)
+    for step in steps:
+        logger.log(step, {"charts/SPS": float(step), "losses/entropy": float("nan")})
+    logger.close()
+"""
+
+
+def offline(folder: Path) -> dict[str, str]:
+    homes = {f"WANDB_{name}_DIR": str(folder / "home") for name in ("CONFIG", "CACHE", "DATA")}
+    return {**os.environ, **homes, "WANDB_MODE": "offline"}
+
+
+def records(path: Path) -> Iterator[Any]:
+    """wandb's own messages. Its file is a LevelDB log: blocks of 32 KB, with records that may continue in the next block."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, position, whole = path.read_bytes(), 7, b""  # the file has a header of its own
+    while position + 7 <= len(data):
+        if 32768 - position % 32768 < 7:
+            position += 32768 - position % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            yield wandb_internal_pb2.Record.FromString(whole)
+            whole = b""
+
+
+def test_offline_run_and_its_resume(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    folder = tmp_path / "seed1"
+    folder.mkdir()
+    command = [sys.executable, "-c", SESSIONS, str(folder)]
+    session = subprocess.run(
+        command, env=offline(tmp_path), capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+    )
+    if "wandb can't start" in session.stderr:
+        pytest.skip(session.stderr.splitlines()[-1])
+    assert session.returncode == 0, session.stderr
+    assert (session.stdout, session.stderr) == ("", ""), "quiet is quiet"
+
+    identity = (folder / "wandb_id").read_text().strip()
+    files = sorted(folder.glob(f"wandb/offline-run-*/run-{identity}.wandb"))
+    assert len(files) == 2, "both sessions belong to one run"
+    assert not (tmp_path / "wandb").exists()
+    everything = [record for path in files for record in records(path)]
+    history = [
+        {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
+        for record in everything
+        if record.HasField("history")
+    ]
+    assert [(int(entry["step"]), float(entry["charts/SPS"])) for entry in history] == [
+        (100, 100.0), (200, 200.0), (150, 150.0), (150, 150.0), (400, 400.0),
+    ]  # fmt: skip
+    runs = [record.run for record in everything if record.HasField("run")]
+    assert {run.run_id for run in runs} == {identity}
+    assert runs[0].display_name == "ppo seed1"
+    assert {update.key: update.value_json for update in runs[0].config.update}["gamma"] == "0.99"
+
+
+def test_missing_package_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ProxRLError) as error:
+        WandbLogger(tmp_path, {}, name="x")
+    assert "pip install 'proxrl[wandb]'" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wandb_that_can_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**_: object) -> None:
+        raise wandb.errors.UsageError("no API key\nconfigured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(ProxRLError) as error:
+        WandbLogger(tmp_path, {}, name="x")
+    assert "no API key configured" in str(error.value)
+    assert "\n" not in str(error.value)
