@@ -97,6 +97,7 @@ def test_damaged_latest_names_the_way_out(folder: RunFolder) -> None:
 
 def test_changed_settings_are_refused(folder: RunFolder) -> None:
     folder.create(CONFIG)
+    save(folder, "latest", 1)
     folder.close()
     with pytest.raises(ProxRLError) as error:
         folder.create(CONFIG.replace(gamma=0.9, value_clip=None))

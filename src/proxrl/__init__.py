@@ -16,17 +16,18 @@ from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
     from proxrl.agent import Agent, load
-    from proxrl.evaluate import Scores, evaluate
+    from proxrl.evaluation import Scores, evaluate
     from proxrl.launch import Result, train
 
 __version__ = metadata.version("proxrl")
 __all__ = ["Agent", "Config", "ProxRLError", "Result", "Scores", "evaluate", "load", "train"]
 
+# No module may have the name of a function here: importing the module would put it in the function's place.
 _HOMES = {
     "train": "launch",
     "Result": "launch",
-    "evaluate": "evaluate",
-    "Scores": "evaluate",
+    "evaluate": "evaluation",
+    "Scores": "evaluation",
     "load": "agent",
     "Agent": "agent",
 }

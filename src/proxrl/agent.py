@@ -27,7 +27,9 @@ class Agent:
         self.observation_space = space_from_json(state["observation_space"])
         self.action_space = space_from_json(state["action_space"])
         self.policy = make_policy(config, self.observation_space, self.action_space).to(build_device(config.device))
-        self.policy.load_state_dict({name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")})
+        self.policy.load_state_dict(
+            {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
+        )
         self.compute = build_compute(config, self.policy, FlatParameters(self.policy, CARRIED))
         self.compute.freeze()
         self.rng = generator(config.seed, Purpose.EVALUATION)
@@ -40,7 +42,10 @@ class Agent:
 
     def act(self, obs: Tree, deterministic: bool = True) -> NDArray[Any] | Any:
         """The action for an observation, or one per row of a batch: the most likely, or a sample."""
-        single = np.ndim(next(tree_leaves(obs))) == len(self.observation_space.shape or ())
+        shape, given = self.observation_space.shape or (), np.shape(next(tree_leaves(obs)))
+        if given[len(given) - len(shape) :] != shape or len(given) > len(shape) + 1:
+            raise ProxRLError(f"the observation has shape {given}, but this agent takes {shape}, or {('N', *shape)} for a batch")
+        single = len(given) == len(shape)
         rows = tree_map(lambda leaf: np.asarray(leaf)[None] if single else np.asarray(leaf), obs)
         count = len(next(tree_leaves(rows)))
         if self.starts:
@@ -50,8 +55,8 @@ class Agent:
             began = np.zeros(count, np.bool_)
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
         action, self.state = self.compute.act(rows, self.state, began, noise)
-        given = self.policy.head.to_env(action)
-        return given[0] if single else given
+        answer = self.policy.head.to_env(action)
+        return answer[0] if single else answer
 
 
 def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None) -> Agent:

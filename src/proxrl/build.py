@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -100,14 +101,18 @@ def is_small(config: Config) -> bool:
 
 
 @contextmanager
-def thread_limits(config: Config) -> Iterator[None]:
-    """Threads for torch, and one for numpy's OpenBLAS: its threads spin while they wait for each other, which makes a small network 20 times
-    slower as soon as another process wants a core."""
+def arithmetic(config: Config) -> Iterator[None]:
+    """Settings of the arithmetic while a run lasts.
+
+    Threads for torch, but one for numpy's OpenBLAS: its threads spin while they wait for each other, which makes a small
+    network 20 times slower as soon as another process wants a core. No warnings for exp(large): infinity is the right
+    answer in tanh, and in a loss it is found and reported.
+    """
     before = torch.get_num_threads()
     if config.threads is not None or is_small(config):
         torch.set_num_threads(config.threads or 1)
     try:
-        with threadpool_limits(1, user_api="blas"):
+        with threadpool_limits(1, user_api="blas"), np.errstate(over="ignore", invalid="ignore"):
             yield
     finally:
         torch.set_num_threads(before)

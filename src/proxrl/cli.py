@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import os
 import shutil
 import sys
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from proxrl import __version__
 from proxrl.config import OFF, Config, field_types, flag
 from proxrl.errors import ProxRLError
 
@@ -49,8 +51,11 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
 
     common: Any = {"formatter_class": formatter, "allow_abbrev": False}
     parser = Parser(prog="proxrl", description="Proximal Policy Optimization, from a laptop to a cluster.", **common)
+    parser.add_argument("--version", action="version", version=f"proxrl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    train = commands.add_parser("train", help="train on an environment, or resume", usage="proxrl train ENV [flags]", description=TRAIN_HELP, **common)
+    train = commands.add_parser(
+        "train", help="train on an environment, or resume", usage="proxrl train ENV [flags]", description=TRAIN_HELP, **common
+    )
     add_settings(train)
     evaluate = commands.add_parser(
         "eval",
@@ -66,9 +71,18 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     envs = commands.add_parser(
         "envs", help="families of environments and how to install them", description="What can be trained on.", **common
     )
-    for command in (train, evaluate, envs):
+    plot = commands.add_parser(
+        "plot",
+        help="draw learning curves",
+        description="Learning curves of runs: a panel per environment, a line per name, the range over seeds as a band.",
+        **common,
+    )
+    plot.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
+    plot.add_argument("--out", type=Path, default=Path("curves.png"), help="PNG, SVG or PDF file to write (default curves.png)")
+    plot.add_argument("--metric", default="charts/episodic_return", help="what to draw (default charts/episodic_return)")
+    for command in (train, evaluate, plot, envs):
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser, {"train": train, "eval": evaluate, "envs": envs}
+    return parser, {"train": train, "eval": evaluate, "plot": plot, "envs": envs}
 
 
 def add_settings(parser: Parser) -> None:
@@ -89,9 +103,9 @@ def add_settings(parser: Parser) -> None:
             options |= {"choices": get_args(kind), "metavar": "|".join(get_args(kind))}
         else:
             several = get_origin(kind) in (tuple, dict)
-            options |= {"nargs": "+", "metavar": "N" if get_origin(kind) is tuple else "KEY=VALUE"} if several else {"metavar": "N"}
-            if kind is str:
-                options["metavar"] = "NAME"
+            options["metavar"] = "KEY=VALUE" if get_origin(kind) is dict else "NAME" if kind is str else "N"
+            if several:
+                options["nargs"] = "+"
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
     outside = parser.add_argument_group("output")
     outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
@@ -120,7 +134,9 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     try:
-        return dispatch(words)
+        code = dispatch(words)
+        sys.stdout.flush()
+        return code
     except ProxRLError as error:
         if debug:
             traceback.print_exc()
@@ -130,8 +146,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print("proxrl: interrupted; the last checkpoint is as it was", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone; closing the stream keeps Python from complaining about it at exit.
-        sys.stderr.close()
+        # The reader of our output has gone; without this, Python would complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if debug:
@@ -149,7 +165,7 @@ def dispatch(words: Sequence[str]) -> int:
     if words[0] in commands:
         commands[words[0]].check_flags(words[1:])
     options = vars(parser.parse_args(words))
-    command = {"train": train, "eval": evaluate, "envs": envs}[options.pop("command")]
+    command = {"train": train, "eval": evaluate, "plot": plot, "envs": envs}[options.pop("command")]
     del options["debug"]
     return command(options)
 
@@ -158,7 +174,9 @@ def train(options: dict[str, Any]) -> int:
     # Imported here so that help and mistyped flags answer at once, without waiting for torch.
     from proxrl.launch import resolve, run
 
-    outside = {name: options.pop(name) for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet")}
+    outside = {
+        name: options.pop(name) for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet")
+    }
     env = options.pop("env")
     resolved = resolve(env, options, outside["preset"])
     if outside["print_config"]:
@@ -173,24 +191,32 @@ def train(options: dict[str, Any]) -> int:
 def print_config(config: Config, sources: dict[str, str]) -> None:
     from proxrl.config import toml_value
 
-    rows = [(f"{spec.name} = {toml_value(getattr(config, spec.name))}", sources[spec.name]) for spec in dataclasses.fields(config)]
+    rows = [
+        (f"{spec.name} = {toml_value(getattr(config, spec.name))}", sources[spec.name]) for spec in dataclasses.fields(config)
+    ]
     width = max(len(setting) for setting, _ in rows)
     for setting, source in rows:
         print(f"{setting:<{width}}  # {source}")
 
 
 def evaluate(options: dict[str, Any]) -> int:
-    from proxrl.evaluate import evaluate as evaluate_run
+    from proxrl.evaluation import evaluate as evaluate_run
 
-    scores = evaluate_run(
-        options["run"], episodes=options["episodes"], seed=options["seed"], checkpoint=options["checkpoint"]
-    )
+    scores = evaluate_run(options["run"], episodes=options["episodes"], seed=options["seed"], checkpoint=options["checkpoint"])
     if options["json"]:
         print(json.dumps({kind: score.summary() for kind, score in scores.items()}))
         return 0
     for kind, score in scores.items():
         low, high = min(score.returns), max(score.returns)
-        print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}  (min {low:.2f}, max {high:.2f}, {len(score.returns)} episodes)")
+        spread = f"min {low:.2f}, max {high:.2f}, {len(score.returns)} episodes"
+        print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}  ({spread})")
+    return 0
+
+
+def plot(options: dict[str, Any]) -> int:
+    from proxrl.plot import plot as plot_runs
+
+    print(f"Wrote {plot_runs(options['runs'], options['out'], options['metric'])}")
     return 0
 
 

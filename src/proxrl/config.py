@@ -44,7 +44,7 @@ class Config:
     vector: Literal["auto", "inprocess", "native", "workers", "envpool"] = _option(
         "auto", ENVIRONMENT, "where they run: this process, Gymnasium's vectorised class, worker processes, EnvPool"
     )
-    num_workers: int | None = _option(None, ENVIRONMENT, "worker processes (off: one per core)", least=1)
+    num_workers: int | None = _option(None, ENVIRONMENT, "worker processes; off is one per core", least=1)
 
     # The algorithm.
     total_steps: int = _option(500_000, PPO, "agent steps to train for", least=1)
@@ -54,23 +54,23 @@ class Config:
     gamma: float = _option(0.99, PPO, "discount", least=0, most=1)
     gae_lambda: float = _option(0.95, PPO, "trace decay of the advantage estimate", least=0, most=1)
     clip: float = _option(0.2, PPO, "clip range of the probability ratio", above=0)
-    value_clip: float | None = _option(0.2, PPO, "clip range of the value update, in scaled rewards; off", above=0)
+    value_clip: float | None = _option(0.2, PPO, "clip range of the value update, in scaled rewards, or off", above=0)
     entropy_coef: float = _option(0.01, PPO, "weight of the entropy bonus", least=0)
     value_coef: float = _option(0.5, PPO, "weight of the value loss", least=0)
-    target_kl: float | None = _option(None, PPO, "stop an update whose KL divergence passes this; off", above=0)
+    target_kl: float | None = _option(None, PPO, "stop an update whose KL divergence passes this", above=0)
     advantage_norm: Literal["minibatch", "batch", "off"] = _option("minibatch", PPO, "over what advantages are normalised")
 
     # The optimiser.
     learning_rate: float = _option(2.5e-4, OPTIMISER, "Adam step size", above=0)
     anneal_learning_rate: bool = _option(True, OPTIMISER, "let the step size fall linearly to zero over the run")
     adam_epsilon: float = _option(1e-5, OPTIMISER, "Adam epsilon", above=0)
-    max_grad_norm: float | None = _option(0.5, OPTIMISER, "limit of the gradient's global norm; off", above=0)
+    max_grad_norm: float | None = _option(0.5, OPTIMISER, "limit of the gradient's global norm, or off", above=0)
 
     # Normalisation.
     normalize_observations: bool = _option(False, NORMALISE, "whiten observations by running statistics")
-    clip_observations: float | None = _option(10.0, NORMALISE, "limit of whitened observations; off", above=0)
+    clip_observations: float | None = _option(10.0, NORMALISE, "limit of whitened observations, or off", above=0)
     normalize_rewards: bool = _option(False, NORMALISE, "divide rewards by the deviation of the discounted return")
-    clip_rewards: float | None = _option(None, NORMALISE, "limit of (scaled) rewards; off", above=0)
+    clip_rewards: float | None = _option(None, NORMALISE, "limit of (scaled) rewards", above=0)
 
     # The networks.
     hidden_sizes: tuple[int, ...] = _option((64, 64), NETWORK, "widths of the hidden layers", least=1)
@@ -80,9 +80,9 @@ class Config:
     # The run.
     name: str = _option("ppo", RUN, "name of the run: runs/<env>/<name>/seed<seed>")
     seed: int = _option(1, RUN, "fixes everything random", least=0, most=2**63 - 1)
-    eval_every: int | None = _option(None, RUN, "evaluate every so many steps; off", least=1)
+    eval_every: int | None = _option(None, RUN, "evaluate every so many steps", least=1)
     eval_episodes: int = _option(10, RUN, "episodes per evaluation during training", least=1)
-    save_every: int | None = _option(None, RUN, "keep a checkpoint every so many steps; off: latest and best only", least=1)
+    save_every: int | None = _option(None, RUN, "keep a checkpoint every so many steps; off keeps latest and best only", least=1)
 
     # The machine.
     engine: Literal["torch"] = _option("torch", MACHINE, "what computes")
@@ -91,7 +91,7 @@ class Config:
     compute: Literal["auto", "autograd", "numpy"] = _option(
         "auto", MACHINE, "how gradients are made: torch autograd, or by hand in numpy (small MLPs on a CPU)"
     )
-    threads: int | None = _option(None, MACHINE, "torch threads (off: what measured best)", least=1)
+    threads: int | None = _option(None, MACHINE, "torch threads; off is what measured best", least=1)
 
     @property
     def batch_size(self) -> int:
@@ -119,20 +119,30 @@ class Config:
         for spec in dataclasses.fields(self):
             _check_range(flag(spec.name), getattr(self, spec.name), spec.metadata)
             _check_choice(flag(spec.name), getattr(self, spec.name), field_types()[spec.name])
+        if self.batch_size < 2:
+            raise ProxRLError("a batch of one step has no deviation to normalise by; use more --num-envs or --rollout-steps")
         if self.batch_size % self.num_minibatches:
-            fits = [n for n in range(1, self.batch_size) if self.batch_size % n == 0]
+            pairs = [(n, self.batch_size // n) for n in range(1, math.isqrt(self.batch_size) + 1) if self.batch_size % n == 0]
+            fits = {n for pair in pairs for n in pair} - {self.batch_size}
             nearest = sorted(fits, key=lambda n: abs(n - self.num_minibatches))[:3]
             raise ProxRLError(
                 f"--num-minibatches {self.num_minibatches} does not divide the batch of {self.batch_size} steps"
-                f" (--num-envs {self.num_envs} x --rollout-steps {self.rollout_steps}); use one of {sorted(nearest)}"
+                f" (--num-envs {self.num_envs} x --rollout-steps {self.rollout_steps});"
+                f" use {' or '.join(map(str, sorted(nearest)))}"
             )
         if self.minibatch_size < 2:
             raise ProxRLError(
                 f"a minibatch of one step has no deviation to normalise by: --num-minibatches {self.num_minibatches} must be"
-                f" less than the batch of {self.batch_size} steps, or --rollout-steps larger"
+                f" at most half of the batch of {self.batch_size} steps"
             )
         if not self.name or any(sign in self.name for sign in "/\\:") or self.name.startswith("."):
             raise ProxRLError(f"--name {self.name!r} can't be a folder name; use letters, digits, '-' and '_'")
+        for key, value in self.env_kwargs.items():
+            if not _fits_toml(value):
+                raise ProxRLError(
+                    f"--env-kwargs {key}={value!r} can't be kept in config.toml, which holds text, numbers, booleans,"
+                    " lists and tables; leave it out, or set it in a callable of your own"
+                )
         return self
 
 
@@ -175,7 +185,7 @@ def parse_value(name: str, value: Any) -> Any:
         kind = next(option for option in get_args(kind) if option is not type(None))
     try:
         return _convert(kind, value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "whole numbers")
         raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
 
@@ -225,7 +235,7 @@ def save_toml(config: Config, path: Path, comments: dict[str, str] | None = None
     for spec in dataclasses.fields(config):
         note = f"  # {comments[spec.name]}" if comments and spec.name in comments else ""
         lines.append(f"{spec.name} = {toml_value(getattr(config, spec.name))}{note}")
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def toml_value(value: Any) -> str:
@@ -238,13 +248,22 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, float):
         return repr(value) if any(sign in repr(value) for sign in ".einf") else f"{value}.0"
-    return json.dumps(value)  # strings, whole numbers and booleans are spelt as in JSON
+    # Strings, whole numbers and booleans are spelt as in JSON, except that TOML takes no surrogate pairs and no raw DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _fits_toml(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _fits_toml(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_fits_toml, value))
+    return isinstance(value, str | int | float)
 
 
 def load_toml(path: Path) -> Config:
     """Read a file that `save_toml` wrote, or one written by hand with some of the fields."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ProxRLError(f"can't read {path}: {error}") from None
     return Config(**{name: parse_value(name, value) for name, value in values.items()}).validate()

@@ -1,21 +1,25 @@
-"""From settings to a finished run: resolve, open the run folder, build, train, close. Behind both `proxrl.train` and the command."""
+"""From settings to a finished run: resolve, open the run folder, build, train, close. Behind `proxrl.train` and the command."""
 
 import dataclasses
+import os
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from proxrl import ppo
-from proxrl.build import Parts, build, thread_limits
+from proxrl.build import Parts, arithmetic, build
 from proxrl.config import Config, parse_value
+from proxrl.envs.api import Environments
 from proxrl.envs.registry import check_env, choose_vector, make_environments
 from proxrl.errors import ProxRLError
-from proxrl.evaluate import Scores, equal_quota, run_episodes
+from proxrl.evaluation import Scores, equal_quota, run_episodes
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
 from proxrl.log.jsonl import JsonlLogger
@@ -24,7 +28,7 @@ from proxrl.log.wandb import WandbLogger
 from proxrl.presets import load_preset
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.session import Session
+from proxrl.session import WINDOW, Session
 
 EnvLike = str | Callable[..., Any]
 
@@ -85,17 +89,20 @@ def train(
 ) -> Result:
     """Train PPO on an environment, or resume the run that the same arguments began.
 
-    `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields of `Config`.
+    `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields
+    of `Config`. A callable is known by its name: give lambdas a `name` or a `seed` each, or they share a run folder.
     """
-    return run(env, resolve(env, settings, preset).config, Path(runs_dir), clobber, quiet, tensorboard, wandb)
+    result = run(env, resolve(env, settings, preset).config, Path(runs_dir), clobber, quiet, tensorboard, wandb)
+    if result.signal is not None and not result.finished:
+        # It has only been held back until the run was saved: Ctrl-C ends the caller's loop over seeds too.
+        signal.raise_signal(result.signal)
+    return result
 
 
-def run(
-    env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool, tensorboard: bool, wandb: bool
-) -> Result:
+def run(env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool, tensorboard: bool, wandb: bool) -> Result:
     path = run_folder(runs_dir, config.env, config.name, config.seed)
     with ExitStack() as stack:
-        stack.enter_context(thread_limits(config))
+        stack.enter_context(arithmetic(config))
         folder = stack.enter_context(RunFolder(path))
         folder.create(config, clobber)
         saved = folder.load_latest()
@@ -103,17 +110,15 @@ def run(
         stack.callback(parts.environments.close)
         start_step = saved[1]["step"] if saved else 0
         resume_step = start_step if saved else None
-        loggers: list[Logger] = [JsonlLogger(folder.metrics_path, resume_step)]
-        stack.callback(lambda: [logger.close() for logger in loggers])
-        if tensorboard:
-            loggers.append(TensorBoardLogger(path, resume_step))
-        if wandb:
-            loggers.append(WandbLogger(path, dataclasses.asdict(config), f"{config.env}-{config.name}-{config.seed}", quiet=quiet))
+        loggers: list[Logger] = []
+        for logger in make_loggers(folder, config, resume_step, quiet, tensorboard, wandb):
+            loggers.append(logger)
+            stack.callback(logger.close)
         display = Console(config.planned_steps, start_step, quiet)
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
         session = Session(parts, folder, loggers, display, evaluate, saved)
-        received = stack.enter_context(stopping_signals(session))
+        received = stack.enter_context(stopping_signals(session, quiet))
         display.start(opening(config, path, start_step))
         try:
             folder.write_status("running", session.step, config.planned_steps)
@@ -122,36 +127,53 @@ def run(
             session.save_latest("finished" if finished else "stopped")
         except BaseException:
             # The last good checkpoint stays as it is: what is in memory may be what went wrong.
-            folder.write_status("failed", session.step, config.planned_steps)
+            with suppress(ProxRLError):  # on a full disk this fails as well, and the first error is the one to tell
+                folder.write_status("failed", session.step, config.planned_steps)
             raise
         result = Result(path, session.step, session.mean_return, session.best_return, finished, received[0] if received else None)
         display.finish(closing(result))
         return result
 
 
+def make_loggers(
+    folder: RunFolder, config: Config, resume_step: int | None, quiet: bool, tensorboard: bool, wandb: bool
+) -> Iterator[Logger]:
+    yield JsonlLogger(folder.metrics_path, resume_step)
+    if tensorboard:
+        yield TensorBoardLogger(folder.path, resume_step)
+    if wandb:
+        yield WandbLogger(folder.path, dataclasses.asdict(config), f"{config.env}-{config.name}-{config.seed}", quiet=quiet)
+
+
 def opening(config: Config, path: Path, start_step: int) -> str:
     rounded = f", {config.total_steps:,} asked for" if config.planned_steps != config.total_steps else ""
     grid = f"{config.num_envs} envs ({config.vector}) x {config.rollout_steps} steps, minibatches of {config.minibatch_size}"
+    total = f"{config.planned_steps:,} steps ({config.iterations:,} iterations{rounded})"
     lines = [
-        f"Training {config.env} for {config.planned_steps:,} steps ({config.iterations:,} iterations{rounded}): {grid}, {config.epochs} epochs",
+        f"Training {config.env} for {total}: {grid}, {config.epochs} epochs",
         f"Run folder {path}",
     ]
-    if start_step:
+    if start_step >= config.planned_steps:
+        lines.append("Already done; a larger --total-steps goes on from here, --clobber starts over")
+    elif start_step:
         lines.append(f"Resuming at step {start_step:,}; --clobber starts over")
     return "\n".join(lines)
 
 
 def closing(result: Result) -> str:
-    score = "no episode has finished yet" if result.mean_return is None else f"return {result.mean_return:.1f} over the last episodes"
+    score = "no episode has finished yet"
+    if result.mean_return is not None:
+        score = f"return {result.mean_return:.1f} over the last {WINDOW} episodes"
     if result.finished:
-        return f"Done at step {result.step:,}: {score}. Next: proxrl eval {result.path}"
+        return f"Done at step {result.step:,}: {score}. Next: proxrl eval {shlex.quote(str(result.path))}"
     return f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
 
 
 @contextmanager
 def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
     """A function that plays evaluation episodes; its environments are made at its first call and kept for the next."""
-    config, kept = parts.config, []
+    config = parts.config
+    kept: list[Environments] = []
 
     def evaluate(step: int) -> Scores:
         if not kept:
@@ -168,7 +190,7 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
 
 
 @contextmanager
-def stopping_signals(session: Session) -> Iterator[list[int]]:
+def stopping_signals(session: Session, quiet: bool) -> Iterator[list[int]]:
     """The first Ctrl-C or SIGTERM asks the session to stop after this iteration; a second one does not wait."""
     received: list[int] = []
 
@@ -177,6 +199,9 @@ def stopping_signals(session: Session) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
         session.stop_requested = True
+        if not quiet:
+            # Straight to the stream: the display may be in the middle of drawing.
+            os.write(sys.stderr.fileno(), b"stopping after this iteration; once more stops at once\n")
 
     # Only the main thread may install handlers; elsewhere the program around us decides.
     main = threading.current_thread() is threading.main_thread()

@@ -2,9 +2,9 @@
 
     one iteration = collect → advantage → update → report
 
-Everything that differs between tasks and machines is a part plugged in by build.py: where environments run, what the policy is made of, how
-its arithmetic is done, and with which other ranks. The functions follow in the order in which `train` calls them; docs/details.md says
-where each of PPO's implementation details lives.
+Everything that differs between tasks and machines is a part plugged in by build.py: where environments run, what the policy
+is made of, how its arithmetic is done, and with which other ranks. The functions follow in the order in which `train` calls
+them; docs/details.md says where each of PPO's implementation details lives.
 """
 
 import math
@@ -135,8 +135,8 @@ def loss(
 ) -> tuple[Terms, Outputs]:
     """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10), and its gradient at the three outputs.
 
-    The gradient is written out because it is short, and because recording and replaying these few operations on a few hundred numbers
-    costs autograd more than the networks themselves. `library` is numpy or torch.
+    The gradient is written out because it is short, and because recording and replaying these few operations on a few
+    hundred numbers costs autograd more than the networks themselves. `library` is numpy or torch.
     """
     log_prob, entropy, value = outputs
     weight = batch.weight

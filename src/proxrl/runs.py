@@ -97,8 +97,15 @@ def check_resumable(saved: Config, now: Config) -> None:
             label = flag(spec.name)
             raise ProxRLError(
                 f"{label} is {_shown(after)}, but this run was started with {_shown(before)}:"
-                f" give {label} {_shown(before)} to resume it, --clobber to start over, or another --name to keep both"
+                f" {_advice(spec.name, before)} to resume it, --clobber to start over, or another --name to keep both"
             )
+
+
+def _advice(name: str, value: Any) -> str:
+    """The words that bring a setting back."""
+    if isinstance(value, bool):
+        return f"give {flag(name) if value else flag('no_' + name)}"
+    return f"leave out {flag(name)}" if value == {} else f"give {flag(name)} {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
@@ -139,7 +146,9 @@ class RunFolder:
                 if self.config_path.exists() and clobber:
                     self._delete_own()
                 elif self.config_path.exists():
-                    check_resumable(self._saved_config(), config)
+                    before = self._saved_config()
+                    if self.latest_checkpoint() is not None:  # with nothing to resume, anything may change
+                        check_resumable(before, config)
                 for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:
@@ -223,7 +232,7 @@ class RunFolder:
 
     def _delete_own(self) -> None:
         try:
-            ours = {"env", "rollout_steps"} <= tomllib.loads(self.config_path.read_text()).keys()
+            ours = {"env", "rollout_steps"} <= tomllib.loads(self.config_path.read_text(encoding="utf-8")).keys()
         except ValueError:
             ours = False
         if not ours:
@@ -246,7 +255,7 @@ class RunFolder:
             raise ProxRLError(f"{self.config_path}: {error}; repair that file, or give --clobber to start over") from error
 
     def _acquire_lock(self) -> None:
-        file = open(self.path / LOCK_NAME, "a+b")  # noqa: SIM115  held until close
+        file = open(self.path / LOCK_NAME, "a+b")
         try:
             _lock_or_raise(file)
         except OSError as error:

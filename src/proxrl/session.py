@@ -10,7 +10,8 @@ import torch
 
 from proxrl import checkpoint
 from proxrl.build import Parts
-from proxrl.evaluate import Scores
+from proxrl.errors import ProxRLError
+from proxrl.evaluation import Scores
 from proxrl.log.api import Display, Logger
 from proxrl.runs import RunFolder
 from proxrl.spaces import space_to_json
@@ -57,7 +58,8 @@ class Session:
         self.parts.world.sum_(steps)
         self.step += int(steps)
         self.iteration += 1
-        self.episode_counts = self.parts.environments.episode_counts.tolist()
+        # An episode that has begun but not moved yet is begun again by a resumed run, so it does not count.
+        self.episode_counts = (self.parts.environments.episode_counts - rollout.starts[-1]).tolist()
         episodes = [episode for part in self.parts.world.gather(rollout.episodes) for episode in part]
         self.recent.extend(episodes)
         self.display.update(self.step, self.mean_return, self.best_return)
@@ -118,7 +120,6 @@ class Session:
         state = {
             "step": self.step,
             "iteration": self.iteration,
-            "adam_steps": self.parts.optimizer.steps,
             "episode_counts": list(self.episode_counts or []),
             "recent": [list(episode) for episode in self.recent],
             "best_return": self.best_return,
@@ -129,10 +130,15 @@ class Session:
 
     def _restore(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Go on as if nothing had happened. Random streams need no restoring: they are addressed by iteration and episode."""
-        for name, tensor in self._tensors().items():
+        ours = self._tensors()
+        if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise ProxRLError(
+                f"the checkpoint in {self.folder.path} belongs to other networks or spaces: has the environment changed?"
+                " Use another --name, or --clobber to start over"
+            )
+        for name, tensor in ours.items():
             tensor.copy_(tensors[name])
         self.step, self.iteration = state["step"], state["iteration"]
-        self.parts.optimizer.steps = state["adam_steps"]
         self.episode_counts = state["episode_counts"] or None
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         self.best_return = state["best_return"]

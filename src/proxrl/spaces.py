@@ -28,5 +28,5 @@ def space_from_json(document: dict[str, Any]) -> gymnasium.Space:
 
 def _compact(bound: NDArray[Any]) -> Any:
     """One number where all are equal: images have many."""
-    first = bound.flat[0] if bound.size else 0
-    return first.item() if bound.size and (bound == first).all() else bound.tolist()
+    values = bound.ravel().tolist()
+    return values[0] if len(set(values)) == 1 else bound.tolist()

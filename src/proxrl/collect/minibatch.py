@@ -1,11 +1,14 @@
 """One batch, several epochs, each a new partition into minibatches.
 
-The partition does not depend on how environments are spread over ranks: each environment shuffles its own steps on its own stream, and
-every minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 train alike.
+The partition does not depend on how environments are spread over ranks: each environment shuffles its own steps on its own
+stream, and every minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 train
+alike.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,22 +21,33 @@ from proxrl.types import Array, Batch
 from proxrl.world.api import World
 
 
-def partition(
-    streams: Sequence[np.random.Generator], steps: int, num_minibatches: int, first_env: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers t * N + n in the order of one epoch, and the minibatch that each belongs to.
+class Layout(NamedTuple):
+    """Which share of every environment's shuffled steps each minibatch takes; the same in every epoch."""
 
-    Where T does not divide evenly, environment n hands its spare steps to minibatches in turn, from where environment n - 1 stopped:
-    over all environments the minibatches come out equal.
+    order: NDArray[np.int64]  # [N * T] places in the shuffled steps [N, T], minibatch after minibatch
+    owner: NDArray[np.int64]  # [N * T] the minibatch that each belongs to
+    sizes: list[int]  # rows of each minibatch
+
+
+@functools.cache
+def layout(num_envs: int, steps: int, num_minibatches: int, first_env: int) -> Layout:
+    """Where T does not divide evenly, environment n hands its spare steps to minibatches in turn, from where environment n
+    - 1 stopped: over all environments the minibatches come out equal.
     """
-    num_envs, spare = len(streams), steps % num_minibatches
-    env = np.arange(num_envs)[:, None]
-    row = np.stack([stream.permutation(steps) for stream in streams]) * num_envs + env
+    env, spare = np.arange(num_envs)[:, None], steps % num_minibatches
     equal = np.tile(np.repeat(np.arange(num_minibatches), steps // num_minibatches), (num_envs, 1))
     extra = ((first_env + env) * spare + np.arange(spare)) % num_minibatches
     owner = np.concatenate([equal, extra], axis=1).ravel()
     order = np.argsort(owner, kind="stable")
-    return row.ravel()[order], owner[order]
+    return Layout(order, owner[order], np.bincount(owner, minlength=num_minibatches).tolist())
+
+
+def shuffle(streams: Sequence[np.random.Generator], steps: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row numbers t * N + n in the order of one epoch."""
+    rows = np.stack([stream.permutation(steps) for stream in streams])
+    rows *= len(streams)
+    rows += np.arange(len(streams))[:, None]
+    return rows.ravel()[order]
 
 
 def minibatches(
@@ -41,14 +55,15 @@ def minibatches(
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with normalised advantages and with weights that sum to 1 over the ranks' shares of each."""
     batch = _prepare_advantages(batch, config.advantage_norm, compute, world)
+    order, owner, sizes = layout(len(streams), config.rollout_steps, config.num_minibatches, first_env)
+    owner = compute.array(owner)
     for _ in range(config.epochs):
-        rows, owner = partition(streams, config.rollout_steps, config.num_minibatches, first_env)
-        sizes = np.bincount(owner, minlength=config.num_minibatches)
-        yield from _epoch(batch, compute.array(rows), compute.array(owner), sizes, config.advantage_norm, compute, world)
+        rows = compute.array(shuffle(streams, config.rollout_steps, order))
+        yield from _epoch(batch, rows, owner, sizes, config.advantage_norm, compute, world)
 
 
 def _epoch(
-    batch: Batch, rows: Array, owner: Array, sizes: NDArray[np.int64], normalize: str, compute: Compute, world: World
+    batch: Batch, rows: Array, owner: Array, sizes: Sequence[int], normalize: str, compute: Compute, world: World
 ) -> Iterator[Batch]:
     advantage, weight = batch.advantage[rows], batch.weight[rows]
     count, mean, deviation = moments(advantage, weight, owner, len(sizes), compute, world)
@@ -58,7 +73,7 @@ def _epoch(
     action, log_prob, value, target = (field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target))
     end = 0
     for size in sizes:
-        start, end = end, end + int(size)
+        start, end = end, end + size
         part = slice(start, end)
         # Only observations are gathered late: an epoch's copy of a rollout of images would double its memory.
         obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
@@ -68,8 +83,8 @@ def _epoch(
 def _prepare_advantages(batch: Batch, normalize: str, compute: Compute, world: World) -> Batch:
     """What is done to advantages once for all epochs.
 
-    Centring them on the mean of all ranks changes nothing for minibatches that will be normalised, but keeps the digits that a large
-    mean would cost there.
+    Centring them on the mean of all ranks changes nothing for minibatches that will be normalised, but keeps the digits
+    that a large mean would cost there.
     """
     if normalize == "off":
         return batch

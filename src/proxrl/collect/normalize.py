@@ -1,7 +1,7 @@
 """Running statistics, and rewards scaled by them.
 
-They are frozen while a rollout is collected and learnt from, then merged once, over all ranks: so the policy that learns is the policy
-that acted, to the last bit of its inputs. Dummy steps never enter.
+They are frozen while a rollout is collected and learnt from, then merged once, over all ranks: so the policy that learns is
+the policy that acted, to the last bit of its inputs. Dummy steps never enter.
 """
 
 import numpy as np
@@ -79,7 +79,7 @@ class RewardScaler(nn.Module):
         going_on = self.gamma * ~(rollout.terminated | rollout.truncated)
         running = self.running_return
         for t, reward in enumerate(rollout.reward):
-            running = running + reward
+            running = running + reward * rollout.valid[t]  # a pool may leave any number in a dummy step
             returns[t] = running
             running = running * going_on[t]
         self.running_return = running

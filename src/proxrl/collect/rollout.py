@@ -1,11 +1,11 @@
-"""The step loop: T steps of N environments into one Rollout. Only actions are computed here; values and log-probabilities come later, in
-one pass over the whole rollout."""
+"""The step loop: T steps of N environments into one Rollout. Only actions are computed here; values and log-probabilities
+come later, in one pass over the whole rollout.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.errors import ProxRLError
@@ -34,7 +34,9 @@ class Collector:
         self.state = self.compute.initial_state(num_envs)
 
     def collect(self, streams: Sequence[np.random.Generator], budget: int) -> Rollout:
-        """One rollout; each environment draws from its own stream. At most `budget` steps count, so that a run ends where it said."""
+        """One rollout; each environment draws from its own stream. At most `budget` steps count, so that a run ends where
+        it said.
+        """
         # The last observation of the previous rollout is the first of this one.
         tree_map(lambda buffer: buffer.__setitem__(0, buffer[-1]), self.obs)
         self.starts[0] = self.starts[-1]
@@ -56,10 +58,9 @@ class Collector:
             self.terminated[t] = step.terminated
             self.truncated[t] = step.truncated
             self.valid[t] = step.valid
-            ended = step.terminated | step.truncated
-            self.starts[t + 1] = ended if same_step else ~step.valid
-            episodes += step.episodes
-            if same_step and step.truncated.any():
+            self.starts[t + 1] = ~step.valid
+            if same_step and step.episodes:
+                ended = self.starts[t + 1] = step.terminated | step.truncated
                 # Autoreset has replaced the observation: keep the true last one to bootstrap from.
                 for n in np.flatnonzero(step.truncated):
                     final_times.append(t)
@@ -67,13 +68,23 @@ class Collector:
                     if step.final_obs is not None:
                         row = int(np.count_nonzero(ended[:n]))
                         final_rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
+            episodes += step.episodes
         self._check_finite()
         # Counted in the order of time: what lies past the budget is left out of the update.
         valid = self.valid & (self.valid.cumsum().reshape(self.valid.shape) <= budget)
         final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
         final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
         return Rollout(
-            self.obs, self.starts, self.action, self.reward, self.terminated, self.truncated, valid, final_index, final_obs, episodes
+            self.obs,
+            self.starts,
+            self.action,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            valid,
+            final_index,
+            final_obs,
+            episodes,
         )
 
     def _check_finite(self) -> None:
@@ -83,11 +94,6 @@ class Collector:
                 time, env = np.argwhere(~np.isfinite(array))[0][:2]
                 value: Any = array[time, env].ravel()
                 raise ProxRLError(
-                    f"environment {env} gave a {name} of {value[~np.isfinite(value)][0]} in step {time} of a rollout;"
+                    f"environment {env} gave the {name} {value[~np.isfinite(value)][0]} in step {time} of a rollout;"
                     " fix the environment (nothing was learnt from this rollout)"
                 )
-
-
-def flatten_rows(array: NDArray[Any]) -> NDArray[Any]:
-    """[T, N, ...] -> [T * N, ...]."""
-    return array.reshape(-1, *array.shape[2:])

@@ -132,7 +132,7 @@ class InProcessEnvs:
                 obs = self._begin(n)
                 self._check_shape(obs)
                 write_row(self._buffers.obs, n, obs)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._failure(n, "reset", error) from error
         return self._buffers.obs
 
@@ -160,7 +160,7 @@ class InProcessEnvs:
                     obs_rows[n] = obs
                 else:
                     write_row(obs_rows, n, obs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure(n, "step", error) from error
         final_obs = None
         if ended:
@@ -193,7 +193,7 @@ class InProcessEnvs:
 
         tree_map(check, space_tree(self.observation_space), obs)
 
-    def _failure(self, n: int, call: str, error: Exception) -> ProxRLError:
+    def _failure(self, n: int, call: str, error: BaseException) -> ProxRLError:
         return ProxRLError(f"environment {self._first_env + n} failed in {call}: {one_line(error)}")
 
 

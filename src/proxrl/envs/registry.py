@@ -38,7 +38,7 @@ class Family:
 
 
 CLASSIC = Family("classic", "Classic control", ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0"), "classic")
-TOY_TEXT = Family("toy_text", "Toy text", ("FrozenLake-v1", "CliffWalking-v1", "Blackjack-v1"), "classic")
+TOY_TEXT = Family("toy_text", "Toy text", ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"), "toy_text")
 BOX2D = Family("box2d", "Box2D", ("LunarLander-v3", "BipedalWalker-v3"), "box2d", "box2d", ("Box2D",))
 MUJOCO = Family(
     # imageio is for rendering, but Gymnasium's MuJoCo module imports it at once.

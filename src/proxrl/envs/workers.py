@@ -221,7 +221,8 @@ def _work(pipe: Connection, makers: bytes, first_env: int, part: slice, num_envs
         return  # the pool was closed, or its process is gone
     except BaseException as error:
         line = str(error) if isinstance(error, ProxRLError) else one_line(error)
-        pipe.send_bytes(pickle.dumps(_Failure(line, traceback.format_exc())))
+        with contextlib.suppress(OSError):  # the pool was closed because another worker failed first
+            pipe.send_bytes(pickle.dumps(_Failure(line, traceback.format_exc())))
 
 
 def _leave_with_parent() -> None:

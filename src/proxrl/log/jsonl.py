@@ -20,7 +20,7 @@ class JsonlLogger:
             if path.exists() and path.read_bytes() != b"".join(kept):
                 with replacing(path) as temporary:
                     temporary.write_bytes(b"".join(kept))
-            self._file = open(path, "ab")  # noqa: SIM115  held until close
+            self._file = open(path, "ab")
         # The clock goes on where the kept lines end, so that time is time spent on this run.
         earlier = float(json.loads(kept[-1]).get("time", 0.0)) if kept else 0.0
         self._started = time.perf_counter() - earlier

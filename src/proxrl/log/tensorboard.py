@@ -30,7 +30,7 @@ class TensorBoardLogger:
         path = folder / f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
         with one_line_errors("write TensorBoard events to", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._writer = RecordWriter(open(path, "xb"))  # noqa: SIM115  held until close
+            self._writer = RecordWriter(open(path, "xb"))
         # A session start makes TensorBoard forget points at or after its step.
         first_step = 0 if resume_step is None else resume_step + 1
         opening = (

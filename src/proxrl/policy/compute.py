@@ -1,11 +1,12 @@
 """How a policy's arithmetic is done: acting step by step, evaluating a rollout in one pass, and gradients for the update.
 
-Two ways share this contract and agree to float precision (tests/policy/test_compute.py): `TorchCompute` runs any policy by autograd;
-`NumpyCompute` (small.py) runs small MLPs on a CPU several times faster, because there nearly all of the time is overhead.
+Two ways share this contract and agree to float precision (tests/policy/test_compute.py): `TorchCompute` runs any policy by
+autograd; `NumpyCompute` (small.py) runs small MLPs on a CPU several times faster, because there nearly all of the time is
+overhead.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Outputs(NamedTuple):
 class Compute(Protocol):
     """`library` is the module whose functions take this compute's arrays: numpy or torch."""
 
-    library: Any
+    library: ClassVar[Any]
 
     def freeze(self) -> None:
         """A rollout begins: read the statistics that hold until its update ends."""
@@ -66,7 +67,7 @@ class Compute(Protocol):
 class TorchCompute:
     """Any policy on any device, by autograd."""
 
-    library = torch
+    library: ClassVar[Any] = torch
 
     def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
         self.policy, self.parameters = policy, parameters
@@ -98,9 +99,10 @@ class TorchCompute:
         value = value.view(steps, num_envs)
         next_value = torch.cat([value[1:], self.values(obs[-1])[None]])
         t, n = (self.array(index) for index in rollout.final_index)
-        if len(t):
-            known = rollout.final_obs is not None
-            next_value[t, n] = self.values(self.policy.preprocess(self.array(rollout.final_obs))) if known else value[t, n]
+        if rollout.final_obs is not None:
+            next_value[t, n] = self.values(self.policy.preprocess(tree_map(self.array, rollout.final_obs)))
+        else:
+            next_value[t, n] = value[t, n]
         return Evaluation(obs[:-1], action, log_prob, value, next_value)
 
     def values(self, obs: Tensor) -> Tensor:

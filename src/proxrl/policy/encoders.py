@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -22,9 +23,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes = [input_size, *hidden_sizes]
         self.activation = activation
-        self.layers = nn.ModuleList(
-            orthogonal(nn.Linear(inputs, outputs), math.sqrt(2)) for inputs, outputs in zip(sizes, sizes[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(orthogonal(nn.Linear(inputs, outputs), math.sqrt(2)) for inputs, outputs in pairwise(sizes))
         self.function = ACTIVATIONS[activation]()
         self.output_size = sizes[-1]
 

@@ -1,5 +1,7 @@
 """Parameters and gradients in one flat buffer each: averaging, clipping and stepping are one call, whatever the network."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -7,7 +9,8 @@ from torch import Tensor, nn
 class FlatParameters:
     """The parameters of a module become views of `values`; their gradients, of `gradient`.
 
-    `carried` is a tail of the gradient's buffer for the few numbers that ranks must share along with it, so that one message does.
+    `carried` is a tail of the gradient's buffer for the few numbers that ranks must share along with it, so that one
+    message does.
     """
 
     def __init__(self, module: nn.Module, carried: int) -> None:
@@ -28,31 +31,48 @@ class FlatParameters:
 
     def clip_gradient(self, max_norm: float | None) -> None:
         """Scale the whole gradient so that its norm is at most `max_norm` (core detail 11)."""
-        if max_norm is not None:
-            self.gradient.mul_((max_norm / (self.gradient.norm() + 1e-6)).clamp(max=1.0))
+        if max_norm is None:
+            return
+        if self.gradient.is_cpu:
+            # Numpy's calls are the cheaper ones here, and reading a number stalls nothing, as it would on another device.
+            gradient = self.gradient.numpy()
+            norm = math.sqrt(gradient.dot(gradient))
+            if norm > max_norm:
+                gradient *= max_norm / (norm + 1e-6)
+        else:
+            self.gradient.mul_((max_norm / (torch.linalg.vector_norm(self.gradient) + 1e-6)).clamp(max=1.0))
 
 
 class FlatAdam:
-    """Adam on one flat vector: torch.optim.Adam's arithmetic at a fifth of its overhead, which is what counts for small networks."""
+    """Adam on one flat vector. Calls the kernel behind `torch.optim.Adam(fused=True)` itself: for small networks the
+    wrapping around it takes ten times as long as the step.
+    """
 
     def __init__(self, parameters: FlatParameters, epsilon: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
         self.parameters = parameters
         self.epsilon, self.betas = epsilon, betas
-        self.steps = 0
+        self.steps = torch.zeros((), device=parameters.values.device)
         self.mean = torch.zeros_like(parameters.values)
         self.square = torch.zeros_like(parameters.values)
 
-    @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         self.steps += 1
-        (first, second), gradient = self.betas, self.parameters.gradient
-        self.mean.lerp_(gradient, 1 - first)
-        self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        unbias = (1 - second**self.steps) ** 0.5
-        # eps is added to the unbiased root, as in the paper: scaling it instead of the root saves a pass over the vector.
-        root = self.square.sqrt().add_(self.epsilon * unbias)
-        self.parameters.values.addcdiv_(self.mean, root, value=-learning_rate * unbias / (1 - first**self.steps))
+        torch._fused_adam_(
+            [self.parameters.values],
+            [self.parameters.gradient],
+            [self.mean],
+            [self.square],
+            [],
+            [self.steps],
+            lr=learning_rate,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            eps=self.epsilon,
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What to save besides `steps`; loading copies into these."""
-        return {"adam.mean": self.mean, "adam.square": self.square}
+        """What to save; loading copies into these."""
+        return {"adam.steps": self.steps, "adam.mean": self.mean, "adam.square": self.square}

@@ -1,7 +1,8 @@
 """Features in, distributions over actions out.
 
-Actions are made from noise that is drawn ahead, so each environment can have a random stream of its own. A head also knows the way
-from the action it sampled to the one the environment receives: only the latter is clipped, the former is what is learnt from.
+Actions are made from noise that is drawn ahead, so each environment can have a random stream of its own. A head also knows
+the way from the action it sampled to the one the environment receives: only the latter is clipped, the former is what is
+learnt from.
 """
 
 import math
@@ -132,7 +133,7 @@ class GaussianHead(nn.Module):
 
     def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
         """Clip to the bounds (continuous detail 5). minimum and maximum take half the time of clip on a few numbers."""
-        clipped = np.minimum(np.maximum(action, self.low), self.high)
+        clipped: NDArray[Any] = np.minimum(np.maximum(action, self.low), self.high)
         return clipped.reshape(len(action), *self.env_shape)
 
 

@@ -10,8 +10,8 @@ State: TypeAlias = tuple[Tensor, ...]  # each [N, ...]
 class NoMemory(nn.Module):
     """Features pass through; the state is empty."""
 
-    def initial_state(self, num_envs: int) -> State:  # noqa: ARG002 - an empty state is empty for any number
+    def initial_state(self, num_envs: int) -> State:
         return ()
 
-    def forward(self, features: Tensor, state: State, starts: Tensor | None) -> tuple[Tensor, State]:  # noqa: ARG002
+    def forward(self, features: Tensor, state: State, starts: Tensor | None) -> tuple[Tensor, State]:
         return features, state

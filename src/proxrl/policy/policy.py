@@ -16,7 +16,8 @@ from proxrl.types import Tree
 class Policy(nn.Module):
     """`policy(obs, state, starts) -> (distribution, value, state)`; `starts` marks observations that begin an episode.
 
-    `preprocess` is done once per rollout, since its statistics are frozen until the update ends; `core` is what the update repeats.
+    `preprocess` is done once per rollout, since its statistics are frozen until the update ends; `core` is what the update
+    repeats.
     """
 
     def __init__(

@@ -35,7 +35,11 @@ def load_preset(name: str, env: str) -> dict[str, Setting]:
     except tomllib.TOMLDecodeError as error:
         raise ProxRLError(f"the preset {name} is not valid TOML: {error}") from None
     settings = {}
-    for table in (document.get("values", {}), document.get("env", {}).get(env, {})):
+    by_env = document.get("env", {})
+    tables: list[Any] = [document.get("values", {}), by_env.get(env, {}) if isinstance(by_env, dict) else None]
+    if document.keys() - {"title", "values", "env"} or not all(isinstance(table, dict) for table in tables):
+        raise ProxRLError(f'the preset {name} must give its settings in the tables [values] and [env."{env}"]')
+    for table in tables:
         for field, entry in table.items():
             if not isinstance(entry, dict) or set(entry) != {"value", "source"}:
                 raise ProxRLError(f'the preset {name} must give {field} as {{ value = ..., source = "..." }}')

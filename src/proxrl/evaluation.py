@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from proxrl.agent import Agent, load
-from proxrl.build import thread_limits
+from proxrl.build import arithmetic
 from proxrl.envs.api import Environments
-from proxrl.envs.registry import make_environments
+from proxrl.envs.registry import check_env, make_environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
 from proxrl.policy.heads import ActionHead
@@ -18,6 +18,8 @@ from proxrl.seeding import Purpose, generator, integer_seed
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
+# An environment whose first episode lasts longer than this is taken to have no endings, and evaluating it would have none either.
+LONGEST_EPISODE = 200_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def run_episodes(
 ) -> Scores:
     """Every environment plays the same number of episodes.
 
-    Taking the first to finish instead would favour short episodes, which are the bad ones in one task and the good ones in another.
+    Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
     """
     num_envs = environments.num_envs
     quota = math.ceil(episodes / num_envs)
@@ -70,6 +72,10 @@ def run_episodes(
             if len(finished[episode.env]) < quota:
                 finished[episode.env].append((episode.total_reward, episode.length))
         step_number += 1
+        if step_number == LONGEST_EPISODE and not all(finished):
+            raise ProxRLError(
+                f"environment {finished.index([])} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit"
+            )
     returns, lengths = zip(*(score for done in finished for score in done), strict=True)
     return Scores(returns, lengths)
 
@@ -79,7 +85,7 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = make_environments(env, config.env_kwargs, num_envs, config.vector, config.num_workers)
     try:
-        with thread_limits(config):
+        with arithmetic(config):
             return run_episodes(environments, agent.compute, agent.policy.head, episodes, seed, deterministic)
     finally:
         environments.close()
@@ -91,10 +97,19 @@ def evaluate(
     """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable."""
     if episodes < 1:
         raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
+    if seed is not None and seed < 0:
+        raise ProxRLError(f"--seed is {seed}, but must be at least 0")
     agent = run if isinstance(run, Agent) else load(run, checkpoint)
+    if env is None:
+        env = agent.config.env
+        try:
+            check_env(env)
+        except ProxRLError as error:
+            hint = "; for a Python callable, use proxrl.evaluate(run, env=callable)" if ":" in env else ""
+            raise ProxRLError(f"{error}{hint}") from error
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     return {
-        name: evaluate_agent(agent, env or agent.config.env, episodes, seed, deterministic)
+        name: evaluate_agent(agent, env, episodes, seed, deterministic)
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     }

@@ -1,0 +1,211 @@
+"""Running statistics against numpy over everything at once; scaled rewards against a plain loop."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from harness import NextStepEnvs, assemble, collect, run_ranks, scripted
+from proxrl.collect.normalize import RewardScaler, RunningMoments
+from proxrl.config import Config
+from proxrl.envs.gymnasium import InProcessEnvs
+from proxrl.evaluation import run_episodes
+from proxrl.policy.preprocess import Whiten
+from proxrl.types import Rollout
+from proxrl.world.solo import Solo
+
+
+def make_rollout(reward: Any, terminated: Any = None, truncated: Any = None, valid: Any = None) -> Rollout:
+    reward = np.asarray(reward, np.float32)
+    never, none = np.zeros(reward.shape, np.bool_), np.array([], np.int64)
+    terminated, truncated = (never if x is None else np.asarray(x, np.bool_) for x in (terminated, truncated))
+    valid = ~never if valid is None else np.asarray(valid, np.bool_)
+    return Rollout(None, never, never, reward, terminated, truncated, valid, (none, none), None, [])
+
+
+# --- moments ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1e6])
+def test_merging_many_chunks_equals_numpy_on_all_rows(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    moments = RunningMoments((3,))
+    chunks = []
+    for size in (1, 0, 7, 1, 100, 0, 1000, 2, *rng.integers(0, 50, 30)):
+        chunk = (offset + rng.normal([0, 5, -5], [1, 2, 30], (size, 3)) + rng.normal()).astype(np.float32)
+        chunks.append(chunk)
+        moments.merge(chunk, Solo())
+        rows = np.concatenate(chunks).astype(np.float64)
+        # The buffers are float32, which has 7 digits: at 1e6 the mean is known to 0.06, and later rows are measured from there.
+        assert int(moments.count) == len(rows)
+        assert np.allclose(moments.mean.numpy(), rows.mean(0), rtol=1e-6 if offset else 1e-5, atol=1e-5)
+        assert np.allclose(
+            moments.variance.numpy(), rows.var(0), rtol=2e-2 if offset == 1e6 else 1e-4, atol=1e-2 if offset == 1e6 else 1e-4
+        )
+
+
+def test_no_rows_at_all_leave_the_beginning_as_it_is() -> None:
+    moments = RunningMoments((2,))
+    moments.merge(np.zeros((0, 2), np.float32), Solo())
+    assert (int(moments.count), moments.mean.tolist(), moments.variance.tolist()) == (0, [0, 0], [1, 1])
+
+
+def test_one_constant_row_has_no_variance() -> None:
+    moments = RunningMoments(())
+    for _ in range(3):
+        moments.merge(np.array([123456.7]), Solo())
+    assert float(moments.mean) == pytest.approx(123456.7, rel=1e-7)
+    assert 0 <= float(moments.variance) < 1e-4
+
+
+def test_ranks_with_different_means_merge_into_the_pooled_statistics() -> None:
+    """Averaging the ranks' variances would miss the offset between their means (trap 14)."""
+    rng = np.random.default_rng(1)
+    chunks = [[rng.normal(100 * rank, 1 + rank, (int(rng.integers(0, 20)), 2)) for _ in range(5)] for rank in range(3)]
+
+    def merged(world: Any) -> list[Any]:
+        moments = RunningMoments((2,))
+        for chunk in chunks[world.rank]:
+            moments.merge(chunk, world)
+        return [moments.count, moments.mean, moments.variance]
+
+    ranks = run_ranks(3, merged)
+    rows = np.concatenate([chunk for rank in chunks for chunk in rank])
+    for count, mean, variance in ranks:
+        assert int(count) == len(rows)
+        assert np.allclose(mean, rows.mean(0), rtol=1e-5)
+        assert np.allclose(variance, rows.var(0), rtol=1e-5)
+        assert torch.equal(mean, ranks[0][1])
+        assert torch.equal(variance, ranks[0][2])
+
+
+# --- rewards ------------------------------------------------------------------------------------------------------------------
+
+
+def running_returns(rollouts: list[Rollout], gamma: float) -> NDArray[np.float64]:
+    """The discounted returns up to each valid step, environment by environment, episode by episode."""
+    result = []
+    for n in range(rollouts[0].reward.shape[1]):
+        total = 0.0
+        for rollout in rollouts:
+            for t in range(len(rollout.reward)):
+                if rollout.valid[t, n]:
+                    total = gamma * total + float(rollout.reward[t, n])
+                    result.append(total)
+                if rollout.terminated[t, n] or rollout.truncated[t, n]:
+                    total = 0.0
+    return np.array(result)
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_running_return_and_nothing_is_subtracted() -> None:
+    rng = np.random.default_rng(0)
+    scaler = RewardScaler(3, gamma=0.9, normalize=True, clip=None)
+    rollouts = []
+    for _ in range(6):
+        terminated, truncated = rng.random((2, 20, 3)) < 0.1
+        rollouts.append(make_rollout(rng.normal(5, 1, (20, 3)), terminated, truncated & ~terminated))
+        scaled = scaler.scale(rollouts[-1], Solo())
+        deviation = running_returns(rollouts, 0.9).std()
+        assert scaled.dtype == np.float32
+        assert np.allclose(scaled, rollouts[-1].reward / deviation, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["terminated", "truncated"])
+def test_the_running_return_begins_anew_after_either_ending(kind: str) -> None:
+    scaler = RewardScaler(1, gamma=0.5, normalize=True, clip=None)
+    scaler.scale(make_rollout([[4], [4], [4]], **{kind: [[0], [1], [0]]}), Solo())
+    # Returns 4, 6, then 4 again; half of the last one goes into the next rollout.
+    assert scaler.running_return.tolist() == [2]
+    assert float(scaler.moments.mean) == pytest.approx(14 / 3)
+    scaler.scale(make_rollout([[1]]), Solo())
+    assert float(scaler.moments.mean) == pytest.approx((14 + 3) / 4)
+
+
+def test_dummy_steps_are_no_part_of_the_running_return() -> None:
+    scaler = RewardScaler(1, gamma=0.5, normalize=True, clip=None)
+    scaler.scale(make_rollout([[4], [999], [4]], terminated=[[1], [0], [0]], valid=[[1], [0], [1]]), Solo())
+    assert int(scaler.moments.count) == 2
+    assert float(scaler.moments.mean) == pytest.approx(4)
+    assert float(scaler.moments.variance) == pytest.approx(0, abs=1e-6)
+
+
+def test_scaled_rewards_are_clipped_after_the_division() -> None:
+    scaler = RewardScaler(1, gamma=0.0, normalize=True, clip=1.5)
+    # Without discounting into the future the returns are the rewards: deviation 10.
+    assert scaler.scale(make_rollout([[-10], [10], [-10], [10]]), Solo()).ravel().tolist() == pytest.approx([-1, 1, -1, 1])
+    scaled = scaler.scale(make_rollout([[0], [0], [0], [1000]]), Solo())
+    assert scaled.ravel().tolist() == [0, 0, 0, 1.5]
+
+
+def test_off_means_off_and_clipping_works_alone() -> None:
+    reward = [[-7.0], [0.5], [9.0]]
+    assert RewardScaler(1, 0.9, False, None).scale(make_rollout(reward), Solo()).tolist() == reward
+    assert RewardScaler(1, 0.9, False, 1.0).scale(make_rollout(reward), Solo()).tolist() == [[-1.0], [0.5], [1.0]]
+
+
+def test_scaling_leaves_the_rewards_of_the_rollout_alone() -> None:
+    rollout = make_rollout([[1.0], [100.0]])
+    RewardScaler(1, 0.9, True, 0.1).scale(rollout, Solo())
+    assert rollout.reward.tolist() == [[1], [100]]
+
+
+# --- when statistics move -----------------------------------------------------------------------------------------------------
+
+
+def statistics(parts: Any) -> dict[str, Any]:
+    return {name: tensor.clone() for name, tensor in parts.policy.preprocess.state_dict().items()}
+
+
+def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    return all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("compute", ["numpy", "autograd"])
+def test_whitening_is_frozen_in_a_rollout_and_in_evaluation(compute: str) -> None:
+    config = Config(num_envs=2, rollout_steps=10, normalize_observations=True, compute=compute, hidden_sizes=(4,))
+    scripts = (((3, "truncated"),), ((4, "terminated"),))
+    parts = assemble(config, InProcessEnvs(scripted(scripts)))
+    before = statistics(parts)
+    rollout = collect(parts)
+    parts.compute.evaluate(rollout)
+    assert same(before, statistics(parts))
+    parts.policy.preprocess.merge(rollout, parts.world)
+    merged = statistics(parts)
+    assert not same(before, merged)
+    seen = rollout.obs[:-1].reshape(-1, 3)
+    assert np.allclose(merged["moments.mean"], seen.mean(0), atol=1e-6)
+    assert np.allclose(merged["moments.variance"], seen.var(0), atol=1e-5)
+    environments = InProcessEnvs(scripted(scripts))
+    run_episodes(environments, parts.compute, parts.policy.head, 4, seed=0, deterministic=False)
+    assert same(merged, statistics(parts))
+
+
+def test_what_a_dummy_step_acted_on_is_not_an_observation() -> None:
+    parts = assemble(Config(num_envs=1, rollout_steps=11, num_minibatches=1, normalize_observations=True), NextStepEnvs(
+        scripted((((2, "terminated"),),))
+    ))  # fmt: skip
+    rollout = collect(parts)
+    parts.policy.preprocess.merge(rollout, parts.world)
+    moments = parts.policy.preprocess.moments
+    # Steps 0, 1 and then the dummy, which sees time 2: over 11 steps that is 4 x 0, 4 x 1, 3 x 2.
+    assert rollout.obs[:-1, 0, 2].tolist() == [0, 1, 2] * 3 + [0, 1]
+    assert int(moments.count) == 8
+    assert float(moments.mean[2]) == pytest.approx(0.5)
+
+
+def test_whitening_of_unusual_shapes_keeps_statistics_per_element() -> None:
+    whiten = Whiten((2, 2), None)
+    rng = np.random.default_rng(0)
+    obs = rng.normal([[0, 10], [20, 30]], [[1, 2], [3, 4]], (6, 3, 2, 2)).astype(np.float32)
+    valid = rng.random((5, 3)) < 0.7
+    rollout = make_rollout(np.zeros((5, 3)), valid=valid)
+    rollout.obs = obs
+    whiten.merge(rollout, Solo())
+    rows = obs[:-1][valid].reshape(-1, 4)
+    assert np.allclose(whiten.moments.mean, rows.mean(0), atol=1e-5)
+    white = whiten(torch.from_numpy(obs[:-1][valid]))
+    assert white.shape == (valid.sum(), 4)
+    assert white.mean(0).abs().max() < 1e-5
+    assert np.allclose(white.numpy().std(0), 1, atol=1e-4)

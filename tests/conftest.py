@@ -1,0 +1,1 @@
+"""Here so that pytest puts this folder on the path: tests of every subfolder import `harness`."""

@@ -1,0 +1,79 @@
+"""Environments that misbehave as told, for the end-to-end tests; a module of its own so that every process can import it."""
+
+import os
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Odd(gymnasium.Env):
+    """Twenty steps of nothing; at step `at` it does what `fault` says, in the environment that counts `worst` in this process."""
+
+    observation_space: gymnasium.Space = spaces.Box(-1, 1, (3,), np.float32)
+    action_space: gymnasium.Space = spaces.Discrete(2)
+    made = 0
+
+    def __init__(self, fault: str = "", at: int = 5, worst: int = 0, size: int = 3) -> None:
+        self.fault = fault if Odd.made % 2 == worst else ""
+        Odd.made += 1
+        self.at, self.count = at, 0
+        self.observation_space = self.observation_space if size == 3 else spaces.Box(-1, 1, (size,), np.float32)
+
+    def observe(self, number: float = 0.0) -> Any:
+        return np.full(self.observation_space.shape or (), number, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        if self.fault == "reset":
+            raise RuntimeError("the wheel came off\nand more")
+        self.count = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        # A variable rather than an argument, so that a run can be resumed with it.
+        time.sleep(float(os.environ.get("ODD_SECONDS", "0")))
+        self.count += 1
+        fault = self.fault if self.count == self.at else ""
+        if fault == "step":
+            raise RuntimeError("the wheel came off\nand more")
+        if fault == "exit":
+            sys.exit(3)
+        if fault == "hang":
+            time.sleep(600)
+        obs = self.observe(np.nan if fault == "nan" else 0.0)
+        return obs, np.inf if fault == "inf" else 1.0, False, self.count >= 20, {}
+
+
+class TupleObs(Odd):
+    observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
+
+
+class TextObs(Odd):
+    observation_space = spaces.Text(3)
+
+
+class GraphObs(Odd):
+    observation_space = spaces.Graph(spaces.Discrete(2), None)
+
+
+class DictAction(Odd):
+    action_space = spaces.Dict(left=spaces.Discrete(2))
+
+
+class WholeNumberAction(Odd):
+    action_space = spaces.Box(0, 5, (2,), np.int64)
+
+
+def make_short(limit: int = 7) -> gymnasium.Env:
+    return gymnasium.make("CartPole-v1", max_episode_steps=limit)
+
+
+def not_an_env() -> str:
+    return "text"
+
+
+number = 3

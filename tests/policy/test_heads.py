@@ -1,0 +1,120 @@
+"""Distributions against torch.distributions, samples against probabilities, and the way from sample to environment."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from proxrl.errors import ProxRLError
+from proxrl.policy.heads import Categorical, CategoricalHead, Gaussian, GaussianHead, make_head
+from proxrl.policy.preprocess import OneHot, make_preprocess
+
+
+def test_categorical_equals_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn((50, 5), generator=generator)
+    action = torch.randint(0, 5, (50,), generator=generator)
+    ours, theirs = Categorical(logits), torch.distributions.Categorical(logits=logits)
+    assert torch.allclose(ours.log_prob(action), theirs.log_prob(action), atol=1e-6)
+    assert torch.allclose(ours.entropy(), theirs.entropy(), atol=1e-6)
+    assert torch.equal(ours.mode(), theirs.probs.argmax(-1))
+
+
+def test_categorical_entropy_survives_a_certain_action() -> None:
+    certain = Categorical(torch.tensor([[0.0, 90.0, -90.0]]))
+    assert certain.entropy().item() == pytest.approx(0, abs=1e-6)
+    assert certain.log_prob(torch.tensor([2])).item() == pytest.approx(-180)
+
+
+def test_gaussian_equals_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, action = torch.randn((2, 50, 3), generator=generator)
+    log_std = torch.tensor([-1.0, 0.0, 0.5])
+    ours, theirs = Gaussian(mean, log_std), torch.distributions.Normal(mean, log_std.exp())
+    assert torch.allclose(ours.log_prob(action), theirs.log_prob(action).sum(-1), atol=1e-5)
+    assert torch.allclose(ours.entropy(), theirs.entropy().sum(-1), atol=1e-6)
+    assert torch.equal(ours.mode(), mean)
+
+
+def test_gaussian_entropy_by_hand() -> None:
+    # Half of log(2 pi e sigma^2) per component.
+    entropy = Gaussian(torch.zeros(4, 2), torch.log(torch.tensor([1.0, 3.0]))).entropy()
+    expected = 0.5 * math.log(2 * math.pi * math.e) + 0.5 * math.log(2 * math.pi * math.e * 9)
+    assert entropy.tolist() == pytest.approx([expected] * 4)
+
+
+def test_sampling_frequencies_match_probabilities() -> None:
+    probabilities = np.array([0.5, 0.3, 0.15, 0.05])
+    head = CategoricalHead(3, spaces.Discrete(4))
+    draws = 40_000
+    noise = torch.from_numpy(head.noise(np.random.default_rng(0), draws))
+    logits = torch.from_numpy(np.log(probabilities)).float() + 7  # unnormalised on purpose
+    counts = np.bincount(Categorical(logits.expand(draws, 4)).sample(noise), minlength=4)
+    chi_square = ((counts - draws * probabilities) ** 2 / (draws * probabilities)).sum()
+    assert chi_square < 16.3  # 0.1 % of fair draws of three degrees of freedom lie beyond
+
+
+def test_gaussian_samples_have_the_mean_and_deviation() -> None:
+    head = GaussianHead(3, spaces.Box(-1, 1, (2,), np.float32), 0.0)
+    draws = 40_000
+    noise = torch.from_numpy(head.noise(np.random.default_rng(0), draws))
+    sample = Gaussian(torch.tensor([1.0, -2.0]).expand(draws, 2), torch.log(torch.tensor([0.5, 2.0]))).sample(noise)
+    assert sample.mean(0).tolist() == pytest.approx([1, -2], abs=0.04)
+    assert sample.std(0).tolist() == pytest.approx([0.5, 2], rel=0.02)
+    assert abs(np.corrcoef(sample.T.numpy())[0, 1]) < 0.02
+
+
+def test_noise_is_fresh_in_every_step_and_fixed_by_its_stream() -> None:
+    for head in (CategoricalHead(3, spaces.Discrete(4)), GaussianHead(3, spaces.Box(-1, 1, (2, 2), np.float32), 0.0)):
+        noise = head.noise(np.random.default_rng(5), 10)
+        assert noise.dtype == np.float32
+        assert noise.shape == (10, 4)
+        assert len(np.unique(noise)) == 40
+        assert np.array_equal(noise, head.noise(np.random.default_rng(5), 10))
+
+
+@pytest.mark.parametrize("start", [0, 3, -2])
+def test_discrete_actions_begin_at_the_start_of_the_space(start: int) -> None:
+    space = spaces.Discrete(4, start=start)
+    head = CategoricalHead(3, space)
+    given = head.to_env(np.arange(4))
+    assert given.tolist() == [start, start + 1, start + 2, start + 3]
+    assert all(space.contains(action) for action in given)
+
+
+def test_box_actions_are_clipped_to_their_bounds_and_shaped_as_the_space() -> None:
+    low = np.array([[-1.0, -np.inf], [0.0, -2.0]], np.float32)
+    high = np.array([[1.0, np.inf], [np.inf, -1.0]], np.float32)
+    head = GaussianHead(3, spaces.Box(low, high, dtype=np.float32), 0.0)
+    sample = np.array([[5, 5, 5, 5], [-5, -5, -5, -5], [0.5, 1e6, 0.5, -1.5]], np.float32)
+    given = head.to_env(sample)
+    assert given.shape == (3, 2, 2)
+    assert given.reshape(3, 4).tolist() == [[1, 5, 5, -1], [-1, -5, 0, -2], [0.5, 1e6, 0.5, -1.5]]
+    assert sample[0].tolist() == [5, 5, 5, 5]  # the sample itself is what is learnt from
+
+
+def test_deviation_starts_as_told_and_does_not_depend_on_the_features() -> None:
+    head = GaussianHead(3, spaces.Box(-1, 1, (2,), np.float32), -0.5)
+    for features in torch.randn((2, 4, 3), generator=torch.Generator().manual_seed(0)):
+        assert head(features).log_std.tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.MultiBinary(3), spaces.Box(0, 9, (2,), np.int64), spaces.Dict({"a": spaces.Discrete(2)}), spaces.Text(3)]
+)
+def test_unsupported_action_spaces_are_refused_in_one_line(space: spaces.Space) -> None:
+    with pytest.raises(ProxRLError, match=r"action space .* is not supported; wrap"):
+        make_head(4, space, 0.0)
+
+
+def test_unsupported_observation_spaces_are_refused_in_one_line() -> None:
+    with pytest.raises(ProxRLError, match=r"observation space .* is not supported; wrap"):
+        make_preprocess(spaces.Tuple([spaces.Discrete(2)]), False, None)
+
+
+def test_one_hot_observations_count_from_the_start_of_the_space() -> None:
+    one_hot = make_preprocess(spaces.Discrete(3, start=5), True, 10.0)
+    assert isinstance(one_hot, OneHot)
+    assert one_hot(torch.tensor([[5, 7]])).tolist() == [[[1, 0, 0], [0, 0, 1]]]

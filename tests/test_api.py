@@ -1,0 +1,144 @@
+"""`import proxrl`, as a script would use it."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import proxrl
+from commands import metrics
+from odd_envs import Odd, make_short
+
+SMALL: dict[str, Any] = {
+    "num_envs": 2,
+    "rollout_steps": 16,
+    "num_minibatches": 2,
+    "hidden_sizes": (8,),
+    "total_steps": 64,
+    "quiet": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_train_load_act_evaluate() -> None:
+    result = proxrl.train("CartPole-v1", **SMALL)
+    assert result.path == Path("runs/CartPole-v1/ppo/seed1")
+    assert (result.step, result.finished, result.signal) == (64, True, None)
+    assert isinstance(result.mean_return, float)
+    agent = proxrl.load(result.path)
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset(seed=0)
+    for _ in range(5):
+        obs, *_ = env.step(agent.act(obs))
+    scores = proxrl.evaluate(result.path, episodes=4)
+    assert scores.keys() == {"deterministic", "stochastic"}
+    assert len(scores["deterministic"].returns) == 4
+    assert scores["deterministic"].mean == np.mean(scores["deterministic"].returns)
+    assert proxrl.evaluate(agent, episodes=4) == scores
+
+
+@pytest.mark.parametrize("vector", ["inprocess", "workers"])
+def test_a_function_or_a_lambda_makes_the_environment(vector: str) -> None:
+    result = proxrl.train(make_short, env_kwargs={"limit": 5}, vector=vector, num_workers=1, **SMALL)
+    assert metrics(result.path)[-1]["charts/episodic_length"] <= 5
+    limit = 3
+    result = proxrl.train(lambda: make_short(limit), vector=vector, num_workers=1, **SMALL)
+    assert metrics(result.path)[-1]["charts/episodic_length"] <= 3
+
+
+def test_evaluating_a_run_of_a_callable() -> None:
+    named = proxrl.train(make_short, **SMALL)
+    assert max(proxrl.evaluate(named.path, episodes=4)["stochastic"].lengths) <= 7  # found again by its name
+    nameless = proxrl.train(lambda: make_short(3), **SMALL)
+    with pytest.raises(proxrl.ProxRLError, match="env=callable"):
+        proxrl.evaluate(nameless.path)
+    scores = proxrl.evaluate(nameless.path, episodes=4, env=lambda: make_short(3))
+    assert max(scores["stochastic"].lengths) <= 3
+
+
+def test_a_class_is_a_callable_too() -> None:
+    assert proxrl.train(Odd, **SMALL).mean_return == 20.0
+
+
+def test_settings_of_the_environment_reach_it() -> None:
+    result = proxrl.train("Pendulum-v1", env_kwargs={"g": 0.0}, **SMALL)
+    assert proxrl.load(result.path).config.env_kwargs == {"g": 0.0}
+
+
+def test_in_a_thread_signals_are_left_alone() -> None:
+    results: list[proxrl.Result] = []
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: results.append(proxrl.train("CartPole-v1", **SMALL)))
+    thread.start()
+    thread.join()
+    assert results[0].finished
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_runs_one_after_another() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    results = [proxrl.train("CartPole-v1", seed=seed, **SMALL) for seed in (0, 1)]
+    assert [result.path.name for result in results] == ["seed0", "seed1"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_error_frees_everything_for_the_next_run() -> None:
+    with pytest.raises(proxrl.ProxRLError, match="failed in step"):
+        proxrl.train(Odd, env_kwargs={"fault": "step"}, **SMALL)
+    assert proxrl.train(Odd, **SMALL).finished
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_env": 3}, "no setting 'num_env'"),
+        ({"num_envs": "four"}, "--num-envs is 'four'"),
+        ({"normalize_rewards": "maybe"}, "true or false"),
+        ({"gamma": True}, "--gamma is True"),
+        ({"vector": "sideways"}, "--vector is 'sideways'"),
+        ({"env_kwargs": {"callback": print}}, "callback"),
+        ({"env_kwargs": {"render_mode": None}}, "leave it out"),
+        ({"env_kwargs": "g=1"}, "key=value"),
+        ({"preset": "fancy"}, "no preset 'fancy'"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(proxrl.ProxRLError, match=words) as caught:
+        proxrl.train("CartPole-v1", **settings)
+    assert "\n" not in str(caught.value)
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    config = proxrl.load(proxrl.train("CartPole-v1", **{**SMALL, "seed": np.int64(3), "gamma": np.float64(0.9)}).path).config
+    assert (config.seed, config.gamma) == (3, 0.9)
+
+
+def test_config_is_read_only() -> None:
+    config = proxrl.Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.gamma = 0.5  # type: ignore[misc]
+    assert config.replace(gamma=0.5).gamma == 0.5
+    assert config.gamma == 0.99
+
+
+@pytest.mark.parametrize("name", ["😀", "a\x7fb", "ü 1"])
+def test_any_name_survives_its_config(name: str) -> None:
+    result = proxrl.train("CartPole-v1", name=name, **SMALL)
+    assert proxrl.load(result.path).config.name == name
+
+
+def test_importing_does_not_wait_for_torch() -> None:
+    code = "import sys, proxrl; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

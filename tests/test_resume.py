@@ -1,0 +1,192 @@
+"""Stopped and resumed equals never stopped; and what the checkpoints of a run hold."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import proxrl
+from commands import assert_same_checkpoint, metrics, saved, steps
+from proxrl.cli import main
+from proxrl.session import Session
+
+# Every episode of Pendulum has 200 steps, so it ends with the rollout; everything that has a state is on.
+ALIGNED: dict[str, Any] = {
+    "num_envs": 2,
+    "rollout_steps": 200,
+    "num_minibatches": 4,
+    "epochs": 2,
+    "hidden_sizes": (16, 16),
+    "total_steps": 2400,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "anneal_learning_rate": True,
+    "quiet": True,
+}
+SMALL: dict[str, Any] = {"num_envs": 2, "rollout_steps": 32, "num_minibatches": 2, "hidden_sizes": (8,), "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Ask the session to stop once it has reached a step, as a signal would."""
+    report = Session.report
+
+    def set_step(step: int | None) -> None:
+        def stopping(session: Session, *arguments: Any) -> None:
+            report(session, *arguments)
+            session.stop_requested = step is not None and session.step >= step
+
+        monkeypatch.setattr(Session, "report", stopping)
+
+    return set_step
+
+
+@pytest.mark.parametrize("settings", [{}, {"compute": "autograd"}, {"vector": "workers", "num_workers": 1}, {"eval_every": 800}])
+def test_stopped_and_resumed_equals_never_stopped_bit_for_bit(settings: dict[str, Any], stop_at: Any) -> None:
+    train = functools.partial(proxrl.train, "Pendulum-v1", **{**ALIGNED, **settings})
+    straight = train(name="straight")
+    assert (straight.finished, straight.step) == (True, 2400)
+    stop_at(1200)
+    half = train(name="resumed")
+    assert (half.finished, half.step) == (False, 1200)
+    assert steps(half.path) == [400, 800, 1200]
+    stop_at(None)
+    resumed = train(name="resumed")
+    assert (resumed.finished, resumed.step) == (True, 2400)
+    assert_same_checkpoint(straight.path, resumed.path)
+    assert metrics(straight.path) == metrics(resumed.path)
+    assert resumed.mean_return == straight.mean_return
+    if settings.get("eval_every"):
+        assert_same_checkpoint(straight.path, resumed.path, "best")
+
+
+def test_resume_after_every_iteration(stop_at: Any) -> None:
+    straight = proxrl.train("Pendulum-v1", **ALIGNED, name="straight")
+    for step in range(400, 2001, 400):
+        stop_at(step)
+        assert proxrl.train("Pendulum-v1", **ALIGNED, name="resumed").step == step
+    stop_at(None)
+    resumed = proxrl.train("Pendulum-v1", **ALIGNED, name="resumed")
+    assert_same_checkpoint(straight.path, resumed.path)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    one, two = (proxrl.train("CartPole-v1", **SMALL, total_steps=640, name=name) for name in ("one", "two"))
+    assert metrics(one.path) == metrics(two.path)
+    assert_same_checkpoint(one.path, two.path)
+    other = proxrl.train("CartPole-v1", **SMALL, total_steps=640, seed=2)
+    assert metrics(other.path) != metrics(one.path)
+
+
+def test_worker_processes_change_nothing() -> None:
+    one, two = (
+        proxrl.train("CartPole-v1", **SMALL, total_steps=640, name=vector, vector=vector) for vector in ("inprocess", "workers")
+    )
+    assert_same_checkpoint(one.path, two.path)
+    assert metrics(one.path) == metrics(two.path)
+
+
+def test_what_surrounds_training_does_not_change_it() -> None:
+    plain = proxrl.train("CartPole-v1", **SMALL, total_steps=640, name="plain")
+    busy = proxrl.train("CartPole-v1", **SMALL, total_steps=640, name="busy", eval_every=64, save_every=64, tensorboard=False)
+    for name, tensor in saved(plain.path)[0].items():
+        assert torch.equal(tensor, saved(busy.path)[0][name])
+
+
+def test_a_longer_total_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {**SMALL, "quiet": False}
+    proxrl.train("CartPole-v1", **settings, total_steps=128)
+    capsys.readouterr()
+    result = proxrl.train("CartPole-v1", **settings, total_steps=128)
+    assert "Already done" in capsys.readouterr().out
+    assert (result.step, result.finished) == (128, True)
+    result = proxrl.train("CartPole-v1", **settings, total_steps=256, eval_every=64, save_every=128, eval_episodes=2)
+    assert (result.step, result.finished) == (256, True)
+    assert "Resuming at step 128" in capsys.readouterr().out
+    assert steps(result.path) == [64, 128, 192, 256]
+    shorter = proxrl.train("CartPole-v1", **settings, total_steps=64)
+    assert (shorter.step, shorter.finished) == (256, True)  # what has been trained stays
+
+
+def test_clobber_starts_over() -> None:
+    first = proxrl.train("CartPole-v1", **SMALL, total_steps=256)
+    again = proxrl.train("CartPole-v1", **SMALL, total_steps=128, learning_rate=0.01, clobber=True)
+    assert first.path == again.path
+    assert steps(again.path) == [64, 128]
+    assert len(list(again.path.glob("events*"))) == 1
+    assert saved(again.path)[1]["step"] == 128
+
+
+def test_best_by_training_return() -> None:
+    result = proxrl.train("CartPole-v1", **SMALL, total_steps=6400)
+    state = saved(result.path, "best")[1]
+    assert state["best_return"] == result.best_return
+    assert np.mean([episode[1] for episode in state["recent"]]) == result.best_return
+    assert result.mean_return is not None
+    assert result.best_return is not None
+    assert result.best_return >= result.mean_return
+
+
+def test_best_by_evaluation() -> None:
+    result = proxrl.train("CartPole-v1", **SMALL, total_steps=1280, learning_rate=0.01, eval_every=320, eval_episodes=4)
+    evaluations = {line["step"]: line["eval/episodic_return"] for line in metrics(result.path) if "eval/episodic_return" in line}
+    assert list(evaluations) == [320, 640, 960, 1280]
+    best = max(evaluations, key=lambda step: evaluations[step])
+    assert saved(result.path, "best")[1]["step"] == best
+    assert result.best_return == evaluations[best]
+
+
+def test_checkpoints_every_so_many_steps() -> None:
+    result = proxrl.train("CartPole-v1", **SMALL, total_steps=640, save_every=200)
+    names = sorted(path.stem for path in (result.path / "checkpoints").iterdir())
+    assert names == ["best", "latest", "step-256", "step-448", "step-640"]
+    for step in (256, 448, 640):
+        assert proxrl.load(result.path, f"step-{step}").step == saved(result.path, f"step-{step}")[1]["step"] == step
+
+
+@pytest.mark.parametrize("compute", ["numpy", "autograd"])
+def test_a_loaded_agent_acts_as_its_policy(compute: str) -> None:
+    result = proxrl.train("Pendulum-v1", **{**ALIGNED, "total_steps": 400}, compute=compute)
+    agent = proxrl.load(result.path)
+    batch = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    with torch.no_grad():
+        distribution, _, _ = agent.policy(torch.from_numpy(batch), (), None)
+    expected = np.clip(distribution.mode().numpy(), -2, 2)
+    np.testing.assert_allclose(agent.act(batch), expected, rtol=1e-5, atol=1e-6)
+    assert agent.act(batch[0]).shape == (1,)
+    np.testing.assert_allclose(agent.act(batch[0]), expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(agent.act(batch[0].tolist()), expected[0], rtol=1e-5, atol=1e-6)
+    samples = np.array([agent.act(batch[0], deterministic=False) for _ in range(20)])
+    assert samples.std() > 0.1
+    assert agent.action_space.contains(samples[0])
+    with pytest.raises(proxrl.ProxRLError, match=r"shape \(4,\), but this agent takes \(3,\)"):
+        agent.act(np.zeros(4))
+    with pytest.raises(proxrl.ProxRLError, match="shape"):
+        agent.act(np.zeros((2, 2, 3)))
+
+
+def test_a_discrete_action_is_a_number() -> None:
+    agent = proxrl.load(proxrl.train("FrozenLake-v1", **SMALL, total_steps=64).path)
+    assert agent.act(3) in range(4)
+    assert agent.act(np.array([3, 4])).shape == (2,)
+
+
+def test_evaluation_leaves_the_run_alone() -> None:
+    result = proxrl.train("Pendulum-v1", **{**ALIGNED, "total_steps": 400})
+    before = {path: path.read_bytes() for path in result.path.rglob("*") if path.is_file()}
+    agent = proxrl.load(result.path)
+    weights = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
+    proxrl.evaluate(agent, episodes=2)
+    assert main(["eval", str(result.path), "--episodes", "2"]) == 0
+    assert {path: path.read_bytes() for path in result.path.rglob("*") if path.is_file()} == before
+    for name, tensor in agent.policy.state_dict().items():
+        assert torch.equal(tensor, weights[name])
