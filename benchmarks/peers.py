@@ -3,8 +3,8 @@
     python benchmarks/peers.py            # all workloads
     python benchmarks/peers.py cartpole   # one
 
-Each run is a fresh process, so neither side profits from what the other has warmed up. Start-up (imports, building) is not
-counted; everything from the first reset to the last update is. Figures are ratios within a round, because machines are
+Each run is a fresh process, so neither side profits from what the other has warmed up. Counted is everything from the end of
+the first iteration to the end of the last: start-up and warm-up are not. Figures are ratios within a round, because machines are
 noisy; the median counts.
 """
 
@@ -13,6 +13,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -28,29 +29,19 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 
 
 def run_proxrl(settings: dict[str, Any]) -> float:
-    import tempfile
-
     import proxrl
-    import proxrl.ppo
 
-    seconds = []
-    train = proxrl.ppo.train
-
-    def timed(*arguments: Any) -> None:
-        start = time.perf_counter()
-        train(*arguments)
-        seconds.append(time.perf_counter() - start)
-
-    proxrl.ppo.train = timed
     settings = dict(settings)
     with tempfile.TemporaryDirectory() as folder:
         result = proxrl.train(settings.pop("env"), runs_dir=folder, quiet=True, anneal_learning_rate=False, **settings)
-    return result.step / seconds[0]
+        lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
+    return (lines[-1]["step"] - lines[0]["step"]) / (lines[-1]["time"] - lines[0]["time"])
 
 
 def run_sb3(settings: dict[str, Any]) -> float:
     import torch
     from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -75,9 +66,18 @@ def run_sb3(settings: dict[str, Any]) -> float:
         device="cpu",
         seed=1,
     )
-    start = time.perf_counter()
-    model.learn(settings["total_steps"])
-    return model.num_timesteps / (time.perf_counter() - start)
+    marks = []
+
+    class Clock(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            marks.append((self.num_timesteps, time.perf_counter()))
+
+    model.learn(settings["total_steps"], callback=Clock())
+    step, start = marks[1]
+    return (model.num_timesteps - step) / (time.perf_counter() - start)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What tests of the algorithm share: environments of known numbers, pools of each autoreset style, threads as ranks."""
+"""What tests of the algorithm share: environments whose numbers are known, pools of each autoreset style, ranks of threads."""
 
 import threading
 from collections.abc import Callable, Sequence

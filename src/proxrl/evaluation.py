@@ -9,7 +9,7 @@ import numpy as np
 
 from proxrl.agent import Agent, load
 from proxrl.build import arithmetic
-from proxrl.envs.api import Environments
+from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.registry import check_env, make_environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
@@ -61,13 +61,13 @@ def run_episodes(
     finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
     compute.freeze()
     obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
-    step_number = 0
+    step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
     while any(len(done) < quota for done in finished):
         if not deterministic and step_number % NOISE_STEPS == 0:
             noise = np.stack([head.noise(stream, NOISE_STEPS) for stream in streams], axis=1)
         action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % NOISE_STEPS])
         step = environments.step(head.to_env(action))
-        obs, starts = step.obs, (step.terminated | step.truncated) if step.final_obs is not None else ~step.valid
+        obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
         for episode in step.episodes:
             if len(finished[episode.env]) < quota:
                 finished[episode.env].append((episode.total_reward, episode.length))

@@ -175,8 +175,11 @@ def loss(
 def explained_variance(parts: Parts, batch: Batch) -> float:
     """1 - Var(target - value) / Var(target): 1 is perfect foresight, 0 no better than a constant."""
     whole = parts.compute.array(np.zeros(len(batch.weight), np.int64))
-    residual, target = (
-        float(moments(values, batch.weight, whole, 1, parts.compute, parts.world)[2][0])
-        for values in (batch.target - batch.value, batch.target)
-    )
-    return 1 - (residual / target) ** 2
+
+    def deviation(values: Array) -> float:
+        # Around the mean: a large one would cost all digits of single precision.
+        centred = values - moments(values, batch.weight, whole, 1, parts.compute, parts.world)[1]
+        return float(moments(centred, batch.weight, whole, 1, parts.compute, parts.world)[2][0])
+
+    unexplained, target = deviation(batch.target - batch.value), deviation(batch.target)
+    return 1 - (unexplained / target) ** 2 if target > 1e-7 else 0.0
