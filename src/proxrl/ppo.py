@@ -125,7 +125,7 @@ def update(parts: Parts, batch: Batch, streams: Streams, learning_rate: float) -
         parts.optimizer.step(learning_rate)
     means = Terms(*(totals / updates).tolist())
     if not all(math.isfinite(mean) for mean in means):
-        raise ProxRLError("the loss is no longer a number; resume from the last checkpoint with a lower --learning-rate")
+        raise ProxRLError("the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm")
     metrics = {f"losses/{name}": mean for name, mean in means._asdict().items()}
     return metrics | {"losses/explained_variance": explained_variance(parts, batch)}
 
