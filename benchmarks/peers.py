@@ -25,6 +25,15 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "cartpole": {**SHARED, **CARTPOLE, "entropy_coef": 0.01, "total_steps": 51_200},
     "cheetah1": {**SHARED, **CHEETAH, **NORMALISED, "num_envs": 1, "rollout_steps": 2048, "total_steps": 20_480},
     "cheetah8": {**SHARED, **CHEETAH, **NORMALISED, "num_envs": 8, "rollout_steps": 256, "total_steps": 20_480},
+    "cheetah8-inprocess": {
+        **SHARED,
+        **CHEETAH,
+        **NORMALISED,
+        "num_envs": 8,
+        "rollout_steps": 256,
+        "total_steps": 20_480,
+        "vector": "inprocess",
+    },
 }
 
 
@@ -61,7 +70,7 @@ def run_sb3(settings: dict[str, Any]) -> float:
         gae_lambda=settings["gae_lambda"],
         clip_range=settings["clip"],
         ent_coef=settings["entropy_coef"],
-        vf_coef=settings["value_coef"],
+        vf_coef=settings["value_coef"] / 2,  # of the squared error; ours is of half of it
         max_grad_norm=settings["max_grad_norm"],
         device="cpu",
         seed=1,
@@ -100,7 +109,7 @@ def main() -> None:
         ratios = [ours / theirs for ours, theirs in zip(rates["proxrl"], rates["sb3"], strict=True)]
         ours, theirs = (statistics.median(rate) for rate in rates.values())
         print(
-            f"{workload:<10} proxrl {ours:>7,.0f} steps/s   sb3 {theirs:>7,.0f}"
+            f"{workload:<19} proxrl {ours:>7,.0f} steps/s   sb3 {theirs:>7,.0f}"
             f"   ratio {statistics.median(ratios):.2f} (of {', '.join(f'{ratio:.2f}' for ratio in ratios)})",
             flush=True,
         )

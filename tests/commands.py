@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
 SMALL = ("--num-envs", "2", "--rollout-steps", "16", "--num-minibatches", "2", "--epochs", "1", "--hidden-sizes", "8")
 
 
-def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+def start(*words: str, cwd: Path, start_new_session: bool = False, **environment: str) -> subprocess.Popen[str]:
     """The command in a process of its own; it finds the modules of this folder."""
     path = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(TESTS)]))
     inherited = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "PYTHONUNBUFFERED")}
@@ -28,6 +28,7 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=start_new_session,
     )
 
 

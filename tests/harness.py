@@ -169,7 +169,7 @@ def assemble(config: Config, environments: Any, world: Any = None, first_env: in
         policy = make_policy(config, environments.observation_space, environments.action_space)
     parameters = FlatParameters(policy, CARRIED)
     compute = build_compute(config, policy, parameters)
-    scaler = RewardScaler(environments.num_envs, config.gamma, config.normalize_rewards, config.clip_rewards)
+    scaler = RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards)
     collector = Collector(environments, compute, policy.head, config.rollout_steps)
     optimizer = FlatAdam(parameters, config.adam_epsilon)
     return Parts(

@@ -31,7 +31,7 @@ class Odd(gymnasium.Env):
         if self.fault == "reset":
             raise RuntimeError("the wheel came off\nand more")
         self.count = 0
-        return self.observe(), {}
+        return self.observe(np.nan if self.fault == "nan-at-reset" else 0.0), {}
 
     def step(self, action: Any) -> Any:
         # A variable rather than an argument, so that a run can be resumed with it.
@@ -44,7 +44,8 @@ class Odd(gymnasium.Env):
             sys.exit(3)
         if fault == "hang":
             time.sleep(600)
-        obs = self.observe(np.nan if fault == "nan" else 0.0)
+        last = self.fault == "nan-at-the-end" and self.count >= 20
+        obs = self.observe(np.nan if fault == "nan" or last else 0.0)
         return obs, np.inf if fault == "inf" else 1.0, False, self.count >= 20, {}
 
 

@@ -82,7 +82,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--entropy-coef", "inf"], ["--entropy-coef is inf"]),
         (["train", "CartPole-v1", "--learning-rate", "fast"], ["--learning-rate is 'fast'", "a number"]),
         (["train", "CartPole-v1", "--learning-rate"], ["--learning-rate", "expected one argument"]),
-        (["train", "CartPole-v1", "--value-clip", "wide"], ["--value-clip is 'wide'", "a number or off"]),
+        (["train", "CartPole-v1", "--value-clip", "wide"], ["--value-clip is 'wide'", "a number, linear"]),
         (["train", "CartPole-v1", "--num-envs", "0"], ["--num-envs is 0", "at least 1"]),
         (["train", "CartPole-v1", "--num-envs", "1.5"], ["--num-envs is '1.5'", "whole number"]),
         (["train", "CartPole-v1", "--num-envs", "inf"], ["--num-envs is 'inf'", "whole number"]),
@@ -151,7 +151,7 @@ def test_numbers_that_are_none_name_the_environment(vector: str, fault: str, wor
     odd_envs.Odd.made = 0
     kwargs = ("--env-kwargs", f"fault={fault}", "worst=1", "at=7")
     line = refused("train", "odd_envs:Odd", *SMALL, "--vector", vector, "--num-workers", "1", *kwargs, "--quiet")
-    assert re.search(rf"environment 1 gave the {words} in step 6", line)
+    assert re.search(rf"environment 1 gave the {words} in step 7", line)
 
 
 def test_module_in_the_folder_of_the_call(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ main(["envs"])
         assert f"pip install 'proxrl[{extra}]'" in done.stdout
 
 
-@pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
 def test_several_ranks_are_refused(variable: str, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.setenv(variable, "2")
     line = refused("train", "CartPole-v1", "--quiet")
@@ -395,3 +395,24 @@ def test_runs_dir_that_is_a_file(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "taken").write_text("mine")
     assert "taken" in refused("train", "CartPole-v1", "--quiet", "--runs-dir", "taken")
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("nan-at-reset", "observation nan in step 0"), ("nan-at-the-end", "last observation nan")]
+)
+def test_numbers_that_are_none_at_the_edges_of_an_episode(fault: str, words: str, refused: Refused) -> None:
+    import odd_envs
+
+    odd_envs.Odd.made = 0
+    line = refused("train", "odd_envs:Odd", *SMALL, "--env-kwargs", f"fault={fault}", "worst=1", "--total-steps", "96", "--quiet")
+    assert f"environment 1 gave the {words}" in line
+
+
+def test_clobber_costs_nothing_if_the_new_run_cannot_be_built(refused: Refused) -> None:
+    words = ("train", "CartPole-v1", *SMALL, "--total-steps", "64", "--quiet", "--no-tensorboard")
+    assert main(words) == 0
+    latest = Path("runs/CartPole-v1/ppo/seed1/checkpoints/latest.safetensors")
+    before = latest.read_bytes()
+    refused(*words, "--clobber", "--device", "nonsense")
+    refused(*words, "--clobber", "--env-kwargs", "nonsense=1")
+    assert latest.read_bytes() == before

@@ -191,3 +191,12 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     code = f"{sys.executable} -m proxrl envs | true"
     done = subprocess.run(["sh", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env={})
     assert done.stderr == ""
+
+
+def test_environment_arguments_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "FrozenLake-v1", "--env-kwargs", "is_slippery=false", "--env-kwargs", "map_name=8x8", "--print-config"]
+    assert main(words) == 0
+    assert 'env_kwargs = { "is_slippery" = false, "map_name" = "8x8" }' in capsys.readouterr().out

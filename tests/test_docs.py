@@ -51,5 +51,10 @@ def test_every_local_link_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_placeholder_is_left(page: Path) -> None:
+    assert not re.search(r"^[A-Z_]{6,}$", page.read_text(), re.M)
+
+
 def test_every_setting_has_a_help_text() -> None:
     assert all(spec.metadata["help"] for spec in dataclasses.fields(Config))

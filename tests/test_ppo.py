@@ -1,6 +1,7 @@
 """The algorithm against definitions written independently of it: brute force, numbers by hand, textbook formulas by autograd."""
 
 import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness import NEVER, LostEnvs, NextStepEnvs, Scripted, assemble, collect, 
 from proxrl import ppo
 from proxrl.build import Parts
 from proxrl.collect.minibatch import minibatches
-from proxrl.config import Config
+from proxrl.config import Coefficients, Config
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Outputs
@@ -176,7 +177,9 @@ def test_advantages_of_a_whole_rollout_equal_the_definition(pool: Any, compute: 
     parts = assemble(config, pool(scripted(SCRIPTS)))
     perturb(parts)
     rollout = collect(parts)
-    advantage = np.asarray(ppo.advantage(parts, rollout).advantage).reshape(config.rollout_steps, config.num_envs)
+    advantage = np.asarray(ppo.advantage(parts, rollout, parts.config.at(0)).advantage).reshape(
+        config.rollout_steps, config.num_envs
+    )
     for n in range(config.num_envs):
         steps = true_steps(n, config.rollout_steps, pool is NextStepEnvs)
         rows = [
@@ -197,7 +200,7 @@ def test_both_autoreset_styles_give_the_same_advantages_to_the_same_steps(comput
         parts = assemble(config, pool(scripted(SCRIPTS)))
         perturb(parts)
         rollout = collect(parts)
-        batch = ppo.advantage(parts, rollout)
+        batch = ppo.advantage(parts, rollout, parts.config.at(0))
         ended = (rollout.terminated | rollout.truncated)[::-1].cumsum(0)[::-1] > 0  # steps of episodes whose end was seen
         keys = [tuple(row) for row in rollout.obs[:-1].reshape(-1, 3).tolist()]
         use = (rollout.valid & ended).ravel()
@@ -213,7 +216,7 @@ def test_the_end_of_the_rollout_bootstraps_and_the_next_rollout_goes_on_from_the
     parts = assemble(config, InProcessEnvs(scripted(((NEVER,),))))
     perturb(parts)
     first = collect(parts)
-    batch = ppo.advantage(parts, first)
+    batch = ppo.advantage(parts, first, parts.config.at(0))
     last = Scripted.reward(0, 0, 3) + 0.9 * value_of(parts, (0, 0, 4)) - value_of(parts, (0, 0, 3))
     assert float(batch.advantage[-1]) == pytest.approx(last, abs=1e-5)
     second = parts.collector.collect(ppo.random_streams(parts, 1), 10**9)
@@ -226,7 +229,7 @@ def test_target_is_advantage_plus_value_and_rows_run_over_environments_first() -
     parts = assemble(small_config(), InProcessEnvs(scripted(SCRIPTS)))
     perturb(parts)
     rollout = collect(parts)
-    batch = ppo.advantage(parts, rollout)
+    batch = ppo.advantage(parts, rollout, parts.config.at(0))
     assert np.allclose(batch.target, batch.advantage + batch.value)
     assert np.array_equal(batch.obs.reshape(12, 3, 3), rollout.obs[:-1])
 
@@ -260,8 +263,8 @@ def test_dummy_steps_change_nothing_that_is_learnt(compute: str, advantage_norm:
     for change in (copy.deepcopy, spoil):
         parts = dummy_parts(compute, advantage_norm=advantage_norm)
         rollout = change(collect(parts))
-        batch = ppo.advantage(parts, rollout)
-        metrics = ppo.update(parts, batch, ppo.random_streams(parts, 0), 0.01)
+        batch = ppo.advantage(parts, rollout, parts.config.at(0))
+        metrics = ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts))
         parts.policy.preprocess.merge(rollout, parts.world)
         results.append((parts, metrics, rollout.steps))
     (plain, plain_metrics, plain_steps), (spoilt, spoilt_metrics, spoilt_steps) = results
@@ -283,6 +286,10 @@ def test_reward_of_a_dummy_step_is_no_part_of_any_episode() -> None:
 
 
 # --- the loss -----------------------------------------------------------------------------------------------------------------
+
+
+def at_start(parts: Parts) -> Coefficients:
+    return dataclasses.replace(parts.config.at(0), learning_rate=0.01)
 
 
 def make_batch(**columns: Any) -> Batch:
@@ -404,9 +411,9 @@ def updated(compute: str, world: Any = None, **changes: Any) -> tuple[Parts, tor
     perturb(parts)
     if isinstance(world, Telling):
         world.parts = parts
-    batch = ppo.advantage(parts, collect(parts))
+    batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     before = parts.parameters.values.clone()
-    return parts, before, ppo.update(parts, batch, ppo.random_streams(parts, 0), 0.01)
+    return parts, before, ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts))
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
@@ -459,7 +466,7 @@ def test_one_update_step_equals_autograd_and_torch_adam_on_the_whole_policy(comp
     config = small_config(compute=compute, **changes)
     reference = assemble(config.replace(compute="autograd"), InProcessEnvs(scripted(SCRIPTS)))
     perturb(reference)
-    batch = ppo.advantage(reference, collect(reference))
+    batch = ppo.advantage(reference, collect(reference), reference.config.at(0))
     policy = copy.deepcopy(reference.policy)
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.01, eps=1e-5)
     logits = policy.head.linear(policy.actor(batch.obs))
@@ -481,17 +488,17 @@ def test_one_update_step_equals_autograd_and_torch_adam_on_the_whole_policy(comp
 
 def test_an_update_whose_loss_is_no_number_is_refused() -> None:
     parts = assemble(small_config(), InProcessEnvs(scripted(SCRIPTS)))
-    batch = ppo.advantage(parts, collect(parts))
+    batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     parts.parameters.values.fill_(math.nan)
     with pytest.raises(ProxRLError, match="learning-rate"):
-        ppo.update(parts, batch, ppo.random_streams(parts, 0), 0.01)
+        ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts))
 
 
 def test_learning_rate_falls_linearly_to_zero_at_the_planned_end() -> None:
     config = small_config(total_steps=100, learning_rate=0.02)
     assert config.planned_steps == 108
-    assert [ppo.annealed(config, step) for step in (0, 27, 54, 108)] == pytest.approx([0.02, 0.015, 0.01, 0])
-    assert ppo.annealed(config.replace(anneal_learning_rate=False), 54) == 0.02
+    assert [config.at(step).learning_rate for step in (0, 27, 54, 108)] == pytest.approx([0.02, 0.015, 0.01, 0])
+    assert config.replace(anneal_learning_rate=False).at(54).learning_rate == 0.02
     session = train(assemble(config, InProcessEnvs(scripted(SCRIPTS))))
     assert [metrics["charts/learning_rate"] for metrics in session.metrics] == pytest.approx([0.02, 0.02 * 2 / 3, 0.02 / 3])
 
@@ -564,7 +571,7 @@ def test_the_stored_action_is_the_sample_and_the_environment_gets_it_clipped(com
     stored = rollout.action[:, 0]
     assert (np.abs(stored) > 0.5).any()
     assert np.array_equal(received, np.clip(stored, -0.5, 0.5))
-    batch = ppo.advantage(parts, rollout)
+    batch = ppo.advantage(parts, rollout, parts.config.at(0))
     assert np.array_equal(np.asarray(batch.action), stored)
     with torch.no_grad():
         mean = parts.policy.head.linear(parts.policy.actor(torch.from_numpy(rollout.obs[:-1, 0])))
@@ -584,7 +591,7 @@ def test_the_logarithm_of_the_deviation_is_the_parameter() -> None:
     assert parameter.max() < -4
     parts.compute.freeze()
     rollout = collect(parts)
-    assert np.isfinite(ppo.advantage(parts, rollout).log_prob).all()
+    assert np.isfinite(ppo.advantage(parts, rollout, parts.config.at(0)).log_prob).all()
 
 
 # --- the budget ---------------------------------------------------------------------------------------------------------------
@@ -615,8 +622,8 @@ def test_surplus_steps_are_the_last_in_time() -> None:
 
 def test_an_update_on_a_single_valid_step_stays_finite() -> None:
     parts = assemble(small_config(), InProcessEnvs(scripted(SCRIPTS)))
-    batch = ppo.advantage(parts, collect(parts, budget=1))
-    metrics = ppo.update(parts, batch, ppo.random_streams(parts, 0), 0.01)
+    batch = ppo.advantage(parts, collect(parts, budget=1), parts.config.at(0))
+    metrics = ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts))
     assert torch.isfinite(parts.parameters.values).all()
     assert all(math.isfinite(metrics[f"losses/{name}"]) for name in ppo.Terms._fields)
 
@@ -631,10 +638,23 @@ def test_weights_of_each_minibatch_sum_to_one_over_ranks() -> None:
 
     def sums(world: Any) -> list[float]:
         parts = assemble(config, InProcessEnvs(scripted(SCRIPTS[world.rank : world.rank + 1])), world, world.rank)
-        batch = ppo.advantage(parts, collect(parts))
+        batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
         batch.weight[: 2 * world.rank] = 0  # ranks with different numbers of valid rows
         streams = ppo.random_streams(parts, 0)
         return [float(b.weight.sum()) for b in minibatches(batch, streams, config, parts.compute, world, world.rank)]
 
     first, second = run_ranks(2, sums)
     assert [a + b for a, b in zip(first, second, strict=True)] == pytest.approx([1.0] * 4)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_short_last_batch_takes_fewer_steps_and_none_on_empty_minibatches(compute: str) -> None:
+    config = small_config(compute=compute, num_minibatches=6, epochs=3)
+    parts = assemble(config, InProcessEnvs(scripted(SCRIPTS)))
+    # 36 rows in minibatches of 6; of these 7 count, which two minibatches hold.
+    batch = ppo.advantage(parts, collect(parts, budget=7), parts.config.at(0))
+    shares = list(minibatches(batch, ppo.random_streams(parts, 0), config, parts.compute, Solo(), 0))
+    assert len(shares) <= 2 * config.epochs
+    assert all(float(share.weight.sum()) == pytest.approx(1) for share in shares)
+    ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts))
+    assert int(parts.optimizer.steps) == len(shares)

@@ -11,7 +11,9 @@ import torch
 
 import proxrl
 from commands import assert_same_checkpoint, metrics, saved, steps
+from proxrl import checkpoint
 from proxrl.cli import main
+from proxrl.runs import RunFolder
 from proxrl.session import Session
 
 # Every episode of Pendulum has 200 steps, so it ends with the rollout; everything that has a state is on.
@@ -190,3 +192,40 @@ def test_evaluation_leaves_the_run_alone() -> None:
     assert {path: path.read_bytes() for path in result.path.rglob("*") if path.is_file()} == before
     for name, tensor in agent.policy.state_dict().items():
         assert torch.equal(tensor, weights[name])
+
+
+def test_a_resumed_run_keeps_where_its_environments_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when something faster has been installed since."""
+    settings = {
+        "num_envs": 2,
+        "rollout_steps": 16,
+        "num_minibatches": 2,
+        "runs_dir": tmp_path,
+        "quiet": True,
+        "tensorboard": False,
+    }
+    proxrl.train("CartPole-v1", total_steps=32, **settings)
+    monkeypatch.setattr("proxrl.launch.choose_vector", lambda *_: "native")
+    result = proxrl.train("CartPole-v1", total_steps=64, **settings)
+    assert (result.step, RunFolder(result.path).config().vector) == (64, "inprocess")
+    assert RunFolder(proxrl.train("CartPole-v1", total_steps=64, clobber=True, **settings).path).config().vector == "native"
+
+
+def test_best_by_training_is_not_compared_with_best_by_evaluation(tmp_path: Path) -> None:
+    settings = {
+        "num_envs": 2,
+        "rollout_steps": 128,
+        "num_minibatches": 2,
+        "runs_dir": tmp_path,
+        "quiet": True,
+        "tensorboard": False,
+    }
+    first = proxrl.train("CartPole-v1", total_steps=1024, eval_every=256, eval_episodes=2, **settings)
+    assert first.best_return is not None
+    path = first.path / "checkpoints/latest.safetensors"
+    tensors, state = checkpoint.load(path)
+    checkpoint.save(path, tensors, {**state, "best_return": 1e9})
+    assert proxrl.train("CartPole-v1", total_steps=1280, eval_every=256, eval_episodes=2, **settings).best_return == 1e9
+    by_training = proxrl.train("CartPole-v1", total_steps=1536, **settings).best_return
+    assert by_training is not None
+    assert by_training < 500

@@ -1,4 +1,4 @@
-"""ProxRL: Proximal Policy Optimization you can read in one sitting, import, and run from a laptop to a cluster.
+"""ProxRL: Proximal Policy Optimization you can read in one sitting, import, and run on the machine you have.
 
 import proxrl
 

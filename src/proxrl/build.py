@@ -20,14 +20,15 @@ from proxrl.policy.compute import Compute, TorchCompute
 from proxrl.policy.flat import FlatAdam, FlatParameters
 from proxrl.policy.policy import Policy, make_policy
 from proxrl.policy.small import NumpyCompute
+from proxrl.types import Terms
 from proxrl.world.api import World
 from proxrl.world.solo import Solo
 
-# The loss terms that ranks share along with the gradient: the fields of ppo.Terms.
-CARRIED = 6
+# The loss terms that ranks share along with the gradient.
+CARRIED = len(Terms._fields)
 
-# Launchers announce the number of ranks in these variables: Open MPI, MPICH and Intel MPI, torchrun.
-RANK_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
+# Launchers announce the number of ranks in these variables: Open MPI, MPICH and Intel MPI, torchrun, srun.
+RANK_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 # One thread is fastest up to about this many activations in a layer; beyond it a second one starts to pay.
 SMALL_LAYER = 2**17
@@ -67,7 +68,7 @@ def build(config: Config, env: str | Callable[..., Any]) -> Parts:
             parameters=parameters,
             compute=compute,
             optimizer=FlatAdam(parameters, config.adam_epsilon),
-            reward_scaler=RewardScaler(environments.num_envs, config.gamma, config.normalize_rewards, config.clip_rewards),
+            reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards),
             collector=Collector(environments, compute, policy.head, config.rollout_steps),
         )
     except BaseException:
@@ -77,7 +78,8 @@ def build(config: Config, env: str | Callable[..., Any]) -> Parts:
 
 def build_world(config: Config) -> World:
     """One rank. A launcher of several must not start that many runs that overwrite each other."""
-    ranks = max(int(os.environ.get(name) or 1) for name in RANK_COUNTS)
+    counts = [os.environ.get(name, "") for name in RANK_COUNTS]
+    ranks = max(int(count) if count.isdigit() else 1 for count in counts)
     if ranks > 1 and config.world == "auto":
         raise ProxRLError(
             f"started as {ranks} ranks, but this version trains with one: use --num-envs for more environments,"

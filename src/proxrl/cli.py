@@ -23,6 +23,7 @@ Train PPO on an environment. The same command again resumes the run.
   proxrl train HalfCheetah-v4 --num-envs 8 --rollout-steps 256 --seed 2
   proxrl train my_package:make_env --env-kwargs difficulty=3
 
+Coefficients may follow a schedule, such as --clip linear:0.2:0.05 (docs/settings.md).
 Values not given come from the preset of the environment's family; --print-config shows them and their sources.
 """
 
@@ -50,7 +51,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width)
 
     common: Any = {"formatter_class": formatter, "allow_abbrev": False}
-    parser = Parser(prog="proxrl", description="Proximal Policy Optimization, from a laptop to a cluster.", **common)
+    parser = Parser(prog="proxrl", description="Proximal Policy Optimization you can read in one sitting.", **common)
     parser.add_argument("--version", action="version", version=f"proxrl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     train = commands.add_parser(
@@ -66,6 +67,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     evaluate.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
     evaluate.add_argument("--episodes", type=int, default=20, help="episodes of each kind (default 20)")
     evaluate.add_argument("--checkpoint", default="latest", help="latest, best or step-N (default latest)")
+    evaluate.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
     evaluate.add_argument("--seed", type=int, help="of the episodes (default: from the run's seed)")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     envs = commands.add_parser(
@@ -106,6 +108,8 @@ def add_settings(parser: Parser) -> None:
             options["metavar"] = "KEY=VALUE" if get_origin(kind) is dict else "NAME" if kind is str else "N"
             if several:
                 options["nargs"] = "+"
+            if get_origin(kind) is dict:
+                options["action"] = "extend"  # given twice, both count
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
     outside = parser.add_argument_group("output")
     outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
@@ -178,7 +182,7 @@ def train(options: dict[str, Any]) -> int:
         name: options.pop(name) for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet")
     }
     env = options.pop("env")
-    resolved = resolve(env, options, outside["preset"])
+    resolved = resolve(env, options, outside["preset"], None if outside["clobber"] else outside["runs_dir"])
     if outside["print_config"]:
         print_config(resolved.config, resolved.sources)
         return 0
@@ -202,7 +206,13 @@ def print_config(config: Config, sources: dict[str, str]) -> None:
 def evaluate(options: dict[str, Any]) -> int:
     from proxrl.evaluation import evaluate as evaluate_run
 
-    scores = evaluate_run(options["run"], episodes=options["episodes"], seed=options["seed"], checkpoint=options["checkpoint"])
+    scores = evaluate_run(
+        options["run"],
+        episodes=options["episodes"],
+        seed=options["seed"],
+        checkpoint=options["checkpoint"],
+        device=options["device"],
+    )
     if options["json"]:
         print(json.dumps({kind: score.summary() for kind, score in scores.items()}))
         return 0

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from proxrl.errors import ProxRLError
+from proxrl.schedule import FORMS, Scalar, Schedule, parse_schedule, schedule_of, value_at
 
 OFF = "off"
 
 # Changing these while resuming changes how long a run goes on or where it computes, not what it is.
-CHANGEABLE_ON_RESUME = frozenset({"total_steps", "eval_every", "eval_episodes", "save_every", "device", "threads"})
+CHANGEABLE_ON_RESUME = frozenset({"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "device", "threads"})
 
 
 def _option(
@@ -30,6 +31,21 @@ def _option(
 
 ENVIRONMENT, PPO, OPTIMISER = "environment", "algorithm", "optimiser"
 NORMALISE, NETWORK, RUN, MACHINE = "normalisation", "network", "run", "machine"
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The scalars of the algorithm, each of which may follow a schedule, at one moment of a run."""
+
+    learning_rate: float
+    gamma: float
+    gae_lambda: float
+    clip: float
+    value_clip: float | None
+    entropy_coef: float
+    value_coef: float
+    max_grad_norm: float | None
+    target_kl: float | None
 
 
 @dataclass(frozen=True)
@@ -51,20 +67,20 @@ class Config:
     rollout_steps: int = _option(128, PPO, "steps of each environment per iteration", least=1)
     num_minibatches: int = _option(4, PPO, "minibatches per epoch", least=1)
     epochs: int = _option(4, PPO, "passes over each batch", least=1)
-    gamma: float = _option(0.99, PPO, "discount", least=0, most=1)
-    gae_lambda: float = _option(0.95, PPO, "trace decay of the advantage estimate", least=0, most=1)
-    clip: float = _option(0.2, PPO, "clip range of the probability ratio", above=0)
-    value_clip: float | None = _option(0.2, PPO, "clip range of the value update, in scaled rewards, or off", above=0)
-    entropy_coef: float = _option(0.01, PPO, "weight of the entropy bonus", least=0)
-    value_coef: float = _option(0.5, PPO, "weight of the value loss", least=0)
-    target_kl: float | None = _option(None, PPO, "stop an update whose KL divergence passes this", above=0)
+    gamma: Scalar = _option(0.99, PPO, "discount", least=0, most=1)
+    gae_lambda: Scalar = _option(0.95, PPO, "trace decay of the advantage estimate", least=0, most=1)
+    clip: Scalar = _option(0.2, PPO, "clip range of the probability ratio", above=0)
+    value_clip: Scalar | None = _option(0.2, PPO, "clip range of the value update, in scaled rewards, or off", above=0)
+    entropy_coef: Scalar = _option(0.01, PPO, "weight of the entropy bonus", least=0)
+    value_coef: Scalar = _option(0.5, PPO, "weight of half the squared value error", least=0)
+    target_kl: Scalar | None = _option(None, PPO, "stop an update whose KL divergence passes this", above=0)
     advantage_norm: Literal["minibatch", "batch", "off"] = _option("minibatch", PPO, "over what advantages are normalised")
 
     # The optimiser.
-    learning_rate: float = _option(2.5e-4, OPTIMISER, "Adam step size", above=0)
+    learning_rate: Scalar = _option(2.5e-4, OPTIMISER, "Adam step size", above=0)
     anneal_learning_rate: bool = _option(True, OPTIMISER, "let the step size fall linearly to zero over the run")
     adam_epsilon: float = _option(1e-5, OPTIMISER, "Adam epsilon", above=0)
-    max_grad_norm: float | None = _option(0.5, OPTIMISER, "limit of the gradient's global norm, or off", above=0)
+    max_grad_norm: Scalar | None = _option(0.5, OPTIMISER, "limit of the gradient's global norm, or off", above=0)
 
     # Normalisation.
     normalize_observations: bool = _option(False, NORMALISE, "whiten observations by running statistics")
@@ -111,6 +127,23 @@ class Config:
         """The budget rounded up to whole iterations: what the run announces, and where it ends."""
         return self.iterations * self.batch_size
 
+    def at(self, step: int) -> Coefficients:
+        """The coefficients that hold from this step on (core detail 4: by default the learning rate falls linearly to zero)."""
+        values = {
+            spec.name: value_at(getattr(self, spec.name), step, self.planned_steps) for spec in dataclasses.fields(Coefficients)
+        }
+        if self.anneal_learning_rate and not isinstance(self.learning_rate, Schedule):
+            values["learning_rate"] = self.learning_rate * (1 - step / self.planned_steps)
+        for name, value in values.items():
+            _check_range(f"{flag(name)} at step {step:,}", value, _closed(self.__dataclass_fields__[name].metadata))
+        return Coefficients(**values)  # type: ignore[arg-type]  # None only where the field may be None
+
+    @property
+    def scheduled(self) -> list[str]:
+        """The coefficients that change over the run."""
+        names = [spec.name for spec in dataclasses.fields(Coefficients)]
+        return [name for name in names if name == "learning_rate" or isinstance(getattr(self, name), Schedule)]
+
     def replace(self, **changes: Any) -> "Config":
         return dataclasses.replace(self, **changes)
 
@@ -156,6 +189,9 @@ def field_types() -> dict[str, Any]:
 
 
 def _check_range(label: str, value: Any, metadata: Any) -> None:
+    if isinstance(value, Schedule):
+        # A schedule may end at the very bound, as a learning rate that falls to zero does.
+        value, metadata = value.ends, _closed(metadata)
     for number in value if isinstance(value, tuple) else (value,):
         if not isinstance(number, int | float) or isinstance(number, bool):
             continue
@@ -168,6 +204,12 @@ def _check_range(label: str, value: Any, metadata: Any) -> None:
             raise ProxRLError(f"{label} is {number}, but must be {' and '.join(bounds) or 'a finite number'}")
 
 
+def _closed(metadata: Any) -> dict[str, Any]:
+    """The same range with its lower bound included."""
+    least = metadata["least"] if metadata["above"] is None else metadata["above"]
+    return {**metadata, "above": None, "least": least}
+
+
 def _check_choice(label: str, value: Any, kind: Any) -> None:
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ProxRLError(f"{label} is {value!r}, but must be one of {', '.join(get_args(kind))}")
@@ -178,16 +220,31 @@ def parse_value(name: str, value: Any) -> Any:
     kind = field_types().get(name)
     if kind is None:
         raise ProxRLError(f"there is no setting {name!r}; 'proxrl train --help' lists them all")
-    optional = type(None) in get_args(kind)
+    optional, schedule = type(None) in get_args(kind), Schedule in get_args(kind)
     if optional:
         if value is None or (isinstance(value, str) and value.lower() in (OFF, "none")):
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
+    if schedule:
+        return _parse_scalar(name, value, optional)
     try:
         return _convert(kind, value)
     except (ValueError, TypeError, OverflowError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "whole numbers")
         raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
+
+
+def _parse_scalar(name: str, value: Any, optional: bool) -> Scalar:
+    if isinstance(value, Schedule):
+        return value
+    if callable(value):
+        return schedule_of(value)
+    try:
+        return float(_convert(float, value))
+    except (ValueError, TypeError, OverflowError):
+        if isinstance(value, str) and ":" in value:
+            return parse_schedule(value)
+        raise ProxRLError(f"{flag(name)} is {value!r}, but must be {FORMS}{', or off' if optional else ''}") from None
 
 
 def _convert(kind: Any, value: Any) -> Any:
@@ -242,6 +299,8 @@ def toml_value(value: Any) -> str:
     """A setting as config.toml spells it."""
     if value is None:
         return json.dumps(OFF)
+    if isinstance(value, Schedule):
+        return json.dumps(str(value))
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -18,7 +18,7 @@ from proxrl.seeding import Purpose, generator, integer_seed
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
-# An environment whose first episode lasts longer than this is taken to have no endings, and evaluating it would have none either.
+# An episode that lasts longer than this is taken to have no ending, and then evaluating it would have none either.
 LONGEST_EPISODE = 200_000
 
 
@@ -61,6 +61,7 @@ def run_episodes(
     finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
     compute.freeze()
     obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
+    last_ending = [0] * num_envs
     step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
     while any(len(done) < quota for done in finished):
         if not deterministic and step_number % NOISE_STEPS == 0:
@@ -72,10 +73,11 @@ def run_episodes(
             if len(finished[episode.env]) < quota:
                 finished[episode.env].append((episode.total_reward, episode.length))
         step_number += 1
-        if step_number == LONGEST_EPISODE and not all(finished):
-            raise ProxRLError(
-                f"environment {finished.index([])} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit"
-            )
+        for episode in step.episodes:
+            last_ending[episode.env] = step_number
+        if step_number - min(last_ending) > LONGEST_EPISODE:
+            slow = last_ending.index(min(last_ending))
+            raise ProxRLError(f"environment {slow} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit")
     returns, lengths = zip(*(score for done in finished for score in done), strict=True)
     return Scores(returns, lengths)
 
@@ -92,18 +94,24 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
 
 
 def evaluate(
-    run: str | Path | Agent, *, episodes: int = 20, seed: int | None = None, checkpoint: str = "latest", env: Any = None
+    run: str | Path | Agent,
+    *,
+    episodes: int = 20,
+    seed: int | None = None,
+    checkpoint: str = "latest",
+    env: Any = None,
+    device: str | None = None,
 ) -> dict[str, Scores]:
     """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable."""
     if episodes < 1:
         raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
     if seed is not None and seed < 0:
         raise ProxRLError(f"--seed is {seed}, but must be at least 0")
-    agent = run if isinstance(run, Agent) else load(run, checkpoint)
+    agent = run if isinstance(run, Agent) else load(run, checkpoint, device)
     if env is None:
         env = agent.config.env
         try:
-            check_env(env)
+            check_env(env, agent.config.vector)
         except ProxRLError as error:
             hint = "; for a Python callable, use proxrl.evaluate(run, env=callable)" if ":" in env else ""
             raise ProxRLError(f"{error}{hint}") from error

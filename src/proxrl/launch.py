@@ -46,6 +46,7 @@ class Result:
     """Where a run is and how it stands."""
 
     path: Path
+    env: str
     step: int
     mean_return: float | None  # of the last 100 episodes
     best_return: float | None
@@ -53,8 +54,11 @@ class Result:
     signal: int | None  # what stopped it early, if anything did
 
 
-def resolve(env: EnvLike, settings: dict[str, Any], preset: str | None = None) -> Resolved:
-    """Defaults, then the preset of the environment's family, then what was asked for."""
+def resolve(env: EnvLike, settings: dict[str, Any], preset: str | None = None, resume_from: Path | None = None) -> Resolved:
+    """Defaults, then the preset of the environment's family, then what was asked for.
+
+    A run under `resume_from` keeps where its environments run, even if something faster has been installed since.
+    """
     family = check_env(env, str(settings.get("vector", "auto")))
     env_name = env if isinstance(env, str) else callable_name(env)
     chosen = preset or family.preset
@@ -66,8 +70,13 @@ def resolve(env: EnvLike, settings: dict[str, Any], preset: str | None = None) -
         values[name], sources[name] = parse_value(name, value), "flag"
     config = Config(**values)
     if config.vector == "auto":
-        config = config.replace(vector=choose_vector(env, config.num_envs, family, config.env_kwargs))
+        vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs)
         sources["vector"] = "auto: fastest here for this environment and number"
+        if resume_from is not None:
+            earlier = RunFolder(run_folder(resume_from, config.env, config.name, config.seed))
+            if earlier.latest_checkpoint() is not None:
+                vector, sources["vector"] = earlier.config().vector, "auto: as the run began"
+        config = config.replace(vector=vector)
     return Resolved(config.validate(), sources)
 
 
@@ -92,7 +101,8 @@ def train(
     `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields
     of `Config`. A callable is known by its name: give lambdas a `name` or a `seed` each, or they share a run folder.
     """
-    result = run(env, resolve(env, settings, preset).config, Path(runs_dir), clobber, quiet, tensorboard, wandb)
+    config = resolve(env, settings, preset, None if clobber else Path(runs_dir)).config
+    result = run(env, config, Path(runs_dir), clobber, quiet, tensorboard, wandb)
     if result.signal is not None and not result.finished:
         # It has only been held back until the run was saved: Ctrl-C ends the caller's loop over seeds too.
         signal.raise_signal(result.signal)
@@ -103,11 +113,12 @@ def run(env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool
     path = run_folder(runs_dir, config.env, config.name, config.seed)
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
+        # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
+        parts = build(config, env)
+        stack.callback(parts.environments.close)
         folder = stack.enter_context(RunFolder(path))
         folder.create(config, clobber)
         saved = folder.load_latest()
-        parts = build(config, env)
-        stack.callback(parts.environments.close)
         start_step = saved[1]["step"] if saved else 0
         resume_step = start_step if saved else None
         loggers: list[Logger] = []
@@ -130,7 +141,9 @@ def run(env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool
             with suppress(ProxRLError):  # on a full disk this fails as well, and the first error is the one to tell
                 folder.write_status("failed", session.step, config.planned_steps)
             raise
-        result = Result(path, session.step, session.mean_return, session.best_return, finished, received[0] if received else None)
+        result = Result(
+            path, config.env, session.step, session.mean_return, session.best_return, finished, received[0] if received else None
+        )
         display.finish(closing(result))
         return result
 
@@ -142,13 +155,20 @@ def make_loggers(
     if tensorboard:
         yield TensorBoardLogger(folder.path, resume_step)
     if wandb:
-        yield WandbLogger(folder.path, dataclasses.asdict(config), f"{config.env}-{config.name}-{config.seed}", quiet=quiet)
+        yield WandbLogger(
+            folder.path,
+            {spec.name: getattr(config, spec.name) for spec in dataclasses.fields(config)},
+            f"{config.env}-{config.name}-{config.seed}",
+            quiet=quiet,
+        )
 
 
 def opening(config: Config, path: Path, start_step: int) -> str:
     rounded = f", {config.total_steps:,} asked for" if config.planned_steps != config.total_steps else ""
     grid = f"{config.num_envs} envs ({config.vector}) x {config.rollout_steps} steps, minibatches of {config.minibatch_size}"
-    total = f"{config.planned_steps:,} steps ({config.iterations:,} iterations{rounded})"
+    # Dummy steps of next-step autoreset come on top, and may cost an iteration or two more.
+    least = "at least " if config.vector in ("native", "envpool") else ""
+    total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iterations{rounded})"
     lines = [
         f"Training {config.env} for {total}: {grid}, {config.epochs} epochs",
         f"Run folder {path}",
@@ -165,7 +185,11 @@ def closing(result: Result) -> str:
     if result.mean_return is not None:
         score = f"return {result.mean_return:.1f} over the last {WINDOW} episodes"
     if result.finished:
-        return f"Done at step {result.step:,}: {score}. Next: proxrl eval {shlex.quote(str(result.path))}"
+        path = shlex.quote(str(result.path))
+        # A callable that no other process can import can be evaluated from this program only.
+        anonymous = "__main__" in result.env or "<" in result.env
+        following = f"proxrl.evaluate({str(result.path)!r}, env=...) from Python" if anonymous else f"proxrl eval {path}"
+        return f"Done at step {result.step:,}: {score}. Next: {following}"
     return f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
 
 
@@ -201,7 +225,8 @@ def stopping_signals(session: Session, quiet: bool) -> Iterator[list[int]]:
         session.stop_requested = True
         if not quiet:
             # Straight to the stream: the display may be in the middle of drawing.
-            os.write(sys.stderr.fileno(), b"stopping after this iteration; once more stops at once\n")
+            with suppress(OSError, ValueError):  # a stream without a file behind it
+                os.write(sys.stderr.fileno(), b"stopping after this iteration; once more stops at once\n")
 
     # Only the main thread may install handlers; elsewhere the program around us decides.
     main = threading.current_thread() is threading.main_thread()

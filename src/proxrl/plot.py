@@ -36,7 +36,8 @@ def find_runs(places: Iterable[Path]) -> list[RunFolder]:
     return [RunFolder(path) for path in found]
 
 
-def read_curve(run: RunFolder, metric: str) -> Curve:
+def read_curve(run: RunFolder, metric: str) -> Curve | None:
+    """None for a run that has not logged the metric yet."""
     config = run.config()
     points = []
     for line in run.metrics_path.read_text().splitlines() if run.metrics_path.exists() else []:
@@ -44,7 +45,7 @@ def read_curve(run: RunFolder, metric: str) -> Curve:
         if entry.get(metric) is not None:
             points.append((entry["step"], entry[metric]))
     if not points:
-        raise ProxRLError(f"{run.path} has no {metric} yet")
+        return None
     step, value = np.array(points, np.float64).T
     return Curve(config.env, config.name, step, value)
 
@@ -67,7 +68,11 @@ def plot(places: Sequence[str | Path], out: Path, metric: str = "charts/episodic
     groups: dict[str, dict[str, list[Curve]]] = defaultdict(lambda: defaultdict(list))
     for run in find_runs(map(Path, places)):
         curve = read_curve(run, metric)
+        if curve is None:
+            continue
         groups[curve.env][curve.name].append(curve)
+    if not groups:
+        raise ProxRLError(f"no run there has {metric} yet; 'proxrl train' writes it as episodes end")
     columns = min(3, len(groups))
     rows = math.ceil(len(groups) / columns)
     figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")

@@ -8,18 +8,18 @@ them; docs/details.md says where each of PPO's implementation details lives.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from proxrl.build import Parts
 from proxrl.collect.minibatch import minibatches, moments
-from proxrl.config import Config
+from proxrl.config import Coefficients
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Outputs
 from proxrl.seeding import Purpose, generator
 from proxrl.session import Session
-from proxrl.types import Array, Batch, Rollout
+from proxrl.types import Array, Batch, Rollout, Terms
 
 Streams = list[np.random.Generator]
 
@@ -29,21 +29,15 @@ def train(parts: Parts, session: Session) -> None:
     config = parts.config
     parts.collector.reset(config.seed, session.episode_counts)
     while session.step < config.planned_steps and not session.stop_requested:
-        learning_rate = annealed(config, session.step)
+        now = config.at(session.step)
         streams = random_streams(parts, session.iteration)
 
         rollout = parts.collector.collect(streams, budget=config.planned_steps - session.step)
-        batch = advantage(parts, rollout)
-        losses = update(parts, batch, streams, learning_rate)
+        batch = advantage(parts, rollout, now)
+        losses = update(parts, batch, streams, now)
         parts.policy.preprocess.merge(rollout, parts.world)
 
-        session.report(rollout, {"charts/learning_rate": learning_rate, **losses})
-
-
-def annealed(config: Config, step: int) -> float:
-    """The step size falls linearly from its full value to zero at the end of the run (core detail 4)."""
-    remaining = 1 - step / config.planned_steps if config.anneal_learning_rate else 1.0
-    return config.learning_rate * remaining
+        session.report(rollout, {f"charts/{name}": getattr(now, name) for name in config.scheduled} | losses)
 
 
 def random_streams(parts: Parts, iteration: int) -> Streams:
@@ -55,14 +49,14 @@ def random_streams(parts: Parts, iteration: int) -> Streams:
 # --- advantage ---------------------------------------------------------------------------------------------------------------
 
 
-def advantage(parts: Parts, rollout: Rollout) -> Batch:
+def advantage(parts: Parts, rollout: Rollout, now: Coefficients) -> Batch:
     """Evaluate the rollout in one pass and estimate advantages; gives one row per step of each environment."""
-    config, compute = parts.config, parts.compute
-    reward = compute.array(parts.reward_scaler.scale(rollout, parts.world))
+    compute = parts.compute
+    reward = compute.array(parts.reward_scaler.scale(rollout, now.gamma, parts.world))
     seen = compute.evaluate(rollout)
     terminated = compute.array(rollout.terminated.astype(np.float32))
     ended = compute.array((rollout.terminated | rollout.truncated).astype(np.float32))
-    estimate = gae(reward, seen.value, seen.next_value, terminated, ended, config.gamma, config.gae_lambda)
+    estimate = gae(reward, seen.value, seen.next_value, terminated, ended, now.gamma, now.gae_lambda)
     weight = compute.array(rollout.valid.astype(np.float32))
     columns = (seen.obs, seen.action, seen.log_prob, seen.value, estimate, estimate + seen.value, weight)
     return Batch(*(column.reshape(-1, *column.shape[2:]) for column in columns))
@@ -92,28 +86,15 @@ def gae(
 # --- update ------------------------------------------------------------------------------------------------------------------
 
 
-class Terms(NamedTuple):
-    """The parts of the loss, and the debug variables that tell whether an update went well (core detail 12)."""
-
-    policy_loss: Array
-    value_loss: Array
-    entropy: Array
-    old_approx_kl: Array
-    approx_kl: Array
-    clipfrac: Array
-
-
-def update(parts: Parts, batch: Batch, streams: Streams, learning_rate: float) -> dict[str, float]:
+def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients) -> dict[str, float]:
     """Several epochs of minibatches over one batch (core detail 6); gives the loss terms, averaged over the minibatches."""
     config, compute, parameters, world = parts.config, parts.compute, parts.parameters, parts.world
-    value_clip = math.inf if config.value_clip is None else config.value_clip
-    target_kl = math.inf if config.target_kl is None else config.target_kl
+    value_clip = math.inf if now.value_clip is None else now.value_clip
+    target_kl = math.inf if now.target_kl is None else now.target_kl
     totals, updates = parameters.carried * 0, 0
     for minibatch in minibatches(batch, streams, config, compute, world, parts.first_env):
         outputs = compute.forward(minibatch)
-        terms, gradient = loss(
-            compute.library, outputs, minibatch, config.clip, value_clip, config.entropy_coef, config.value_coef
-        )
+        terms, gradient = loss(compute.library, outputs, minibatch, now.clip, value_clip, now.entropy_coef, now.value_coef)
         compute.backward(gradient, terms)
         world.sum_(parameters.message)  # weights sum to 1 over the ranks' shares, so the sum of gradients is their mean
         totals += parameters.carried
@@ -121,11 +102,13 @@ def update(parts: Parts, batch: Batch, streams: Streams, learning_rate: float) -
         # Before the step, and by a number that all ranks share: all stop together.
         if target_kl < math.inf and Terms(*parameters.carried).approx_kl > target_kl:
             break
-        parameters.clip_gradient(config.max_grad_norm)
-        parts.optimizer.step(learning_rate)
+        parameters.clip_gradient(now.max_grad_norm)
+        parts.optimizer.step(now.learning_rate)
     means = Terms(*(totals / updates).tolist())
     if not all(math.isfinite(mean) for mean in means):
-        raise ProxRLError("the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm")
+        raise ProxRLError(
+            "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
+        )
     metrics = {f"losses/{name}": mean for name, mean in means._asdict().items()}
     return metrics | {"losses/explained_variance": explained_variance(parts, batch)}
 

@@ -92,7 +92,7 @@ def check_resumable(saved: Config, now: Config) -> None:
     for spec in dataclasses.fields(Config):
         before, after = getattr(saved, spec.name), getattr(now, spec.name)
         # Through JSON, because a tuple among the environment's arguments comes back from config.toml as a list.
-        same = json.loads(json.dumps(before)) == json.loads(json.dumps(after))
+        same = json.loads(json.dumps(before, default=str)) == json.loads(json.dumps(after, default=str))
         if not same and spec.name not in CHANGEABLE_ON_RESUME:
             label = flag(spec.name)
             raise ProxRLError(

@@ -51,6 +51,10 @@ class Session:
     def mean_return(self) -> float | None:
         return float(np.mean([episode.total_reward for episode in self.recent])) if self.recent else None
 
+    @property
+    def _best_by(self) -> str:
+        return "training" if self.parts.config.eval_every is None else "evaluation"
+
     def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
         """An iteration is over: count it, log it, and evaluate and save if it is time to."""
         before = self.step
@@ -123,6 +127,7 @@ class Session:
             "episode_counts": list(self.episode_counts or []),
             "recent": [list(episode) for episode in self.recent],
             "best_return": self.best_return,
+            "best_by": self._best_by,
             "observation_space": space_to_json(environments.observation_space),
             "action_space": space_to_json(environments.action_space),
         }
@@ -141,7 +146,8 @@ class Session:
         self.step, self.iteration = state["step"], state["iteration"]
         self.episode_counts = state["episode_counts"] or None
         self.recent.extend(Episode(*episode) for episode in state["recent"])
-        self.best_return = state["best_return"]
+        # Returns of evaluations and of training can't be compared: a run that changes between them looks for a new best.
+        self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
         self.saved_step = self.step
 
 

@@ -59,6 +59,17 @@ class Rollout:
         return int(self.valid.sum())
 
 
+class Terms(NamedTuple):
+    """The parts of the loss, and the debug variables that tell whether an update went well (core detail 12)."""
+
+    policy_loss: Array
+    value_loss: Array
+    entropy: Array
+    old_approx_kl: Array
+    approx_kl: Array
+    clipfrac: Array
+
+
 @dataclass
 class Batch:
     """Rows for the update: a whole rollout flattened, or a minibatch of it."""

@@ -85,3 +85,21 @@ def not_an_env() -> str:
 
 
 number = 3
+
+
+class Keeping(gymnasium.Env):
+    """Penalises the change of its action, which it keeps: as many robots' rewards do."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-0.1, 0.1, (2,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.previous = np.zeros(2)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        change = float(np.abs(action - self.previous).sum())
+        self.previous = action
+        return np.zeros(1, np.float32), -change, False, False, {}

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from sample_envs import Counter, Failing, Nested
+from sample_envs import Counter, Failing, Keeping, Nested
 
 from proxrl.envs.gymnasium import InProcessEnvs, make_env
 from proxrl.envs.workers import WorkerEnvs
@@ -164,3 +164,13 @@ def test_an_unguarded_script_gets_a_clear_line(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 1
     assert "worker 0 (environment 0) ended while starting: keep the main script's work under" in run.stderr
+
+
+def test_an_environment_may_keep_its_action_and_gets_it_in_its_own_precision() -> None:
+    rewards = []
+    for pool in (InProcessEnvs([Keeping] * 2), WorkerEnvs([Keeping] * 2, num_workers=2)):
+        pool.reset(0)
+        rewards.append([pool.step(np.full((2, 2), sign * 0.1)).reward.tolist() for sign in (1, -1, 1)])
+        pool.close()
+    assert rewards[0] == rewards[1]
+    assert rewards[0][1] == pytest.approx([-0.4, -0.4])

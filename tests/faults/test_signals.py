@@ -205,3 +205,17 @@ def test_a_signal_before_training_starts(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in err
     assert run(*WORDS, "--total-steps", "32", "--quiet", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are a Unix matter")
+def test_a_signal_to_all_processes_of_the_job_is_left_to_the_parent(tmp_path: Path) -> None:
+    """As batch schedulers send it: workers that died of it would take the run with them."""
+    words = (*WORDS, "--total-steps", "32000", "--vector", "workers", "--num-workers", "2")
+    process = start(*words, cwd=tmp_path, ODD_SECONDS="0.005", start_new_session=True)
+    metrics_path = tmp_path / FOLDER / "metrics.jsonl"
+    wait_for(lambda: metrics_path.exists() and metrics_path.read_bytes().count(b"\n") >= 2)
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert "the same command resumes" in out
+    assert saved(tmp_path / FOLDER)[1]["step"] >= 64

@@ -71,7 +71,7 @@ def test_offline_run_and_its_resume(tmp_path: Path) -> None:
         for record in everything
         if record.HasField("history")
     ]
-    assert [(int(entry["step"]), float(entry["charts/SPS"])) for entry in history] == [
+    assert [(int(entry["global_step"]), float(entry["charts/SPS"])) for entry in history] == [
         (100, 100.0), (200, 200.0), (150, 150.0), (150, 150.0), (400, 400.0),
     ]  # fmt: skip
     runs = [record.run for record in everything if record.HasField("run")]

@@ -7,6 +7,7 @@ alike.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -55,11 +56,21 @@ def minibatches(
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with normalised advantages and with weights that sum to 1 over the ranks' shares of each."""
     batch = _prepare_advantages(batch, config.advantage_norm, compute, world)
-    order, owner, sizes = layout(len(streams), config.rollout_steps, config.num_minibatches, first_env)
+    order, owner, sizes = layout(len(streams), config.rollout_steps, _parts(batch, config, world), first_env)
     owner = compute.array(owner)
     for _ in range(config.epochs):
         rows = compute.array(shuffle(streams, config.rollout_steps, order))
         yield from _epoch(batch, rows, owner, sizes, config.advantage_norm, compute, world)
+
+
+def _parts(batch: Batch, config: Config, world: World) -> int:
+    """As many minibatches as the valid rows fill.
+
+    The last rollout of a budget may be short, and the full number of Adam steps on a few rows each would overfit them.
+    """
+    valid = torch.tensor(float(batch.weight.sum()))
+    world.sum_(valid)
+    return min(config.num_minibatches, max(1, math.ceil(valid.item() / config.minibatch_size)))
 
 
 def _epoch(
@@ -69,11 +80,13 @@ def _epoch(
     count, mean, deviation = moments(advantage, weight, owner, len(sizes), compute, world)
     if normalize == "minibatch":
         advantage = (advantage - mean[owner]) / deviation[owner]
-    weight = weight / count[owner]
+    weight = weight / compute.library.clip(count, 1, None)[owner]
     action, log_prob, value, target = (field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target))
     end = 0
-    for size in sizes:
+    for size, valid in zip(sizes, count.tolist(), strict=True):
         start, end = end, end + size
+        if valid == 0:
+            continue  # on all ranks alike; a step without a gradient would still move by Adam's momentum
         part = slice(start, end)
         # Only observations are gathered late: an epoch's copy of a rollout of images would double its memory.
         obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
@@ -106,8 +119,8 @@ def moments(
     weighted = weight * values
     sums = library.stack([library.bincount(owner, x, groups) for x in (weight, weighted, weighted * values)])
     world.sum_(torch.as_tensor(sums))
-    count = library.clip(sums[0], 1, None)
-    mean = sums[1] / count
+    count = sums[0]
+    mean = sums[1] / library.clip(count, 1, None)
     variance = library.clip(sums[2] - mean * sums[1], 0, None) / library.clip(count - 1, 1, None)
     count, mean, deviation = (library.asarray(x, dtype=values.dtype) for x in (count, mean, variance**0.5 + 1e-8))
     return count, mean, deviation

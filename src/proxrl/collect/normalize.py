@@ -20,12 +20,14 @@ class RunningMoments(nn.Module):
 
     count: Tensor
     mean: Tensor
+    residual: Tensor  # what single precision cuts off the mean; not every device has double
     variance: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("residual", torch.zeros(shape))
         self.register_buffer("variance", torch.ones(shape))
 
     def merge(self, rows: NDArray[np.floating], world: World) -> None:
@@ -35,8 +37,8 @@ class RunningMoments(nn.Module):
         included, and large means lose no digits.
         """
         old_count = int(self.count)
-        old_mean = self.mean.double().cpu().numpy()
-        old_variance = self.variance.double().cpu().numpy()
+        old_mean = self.mean.cpu().double().numpy() + self.residual.cpu().double().numpy()
+        old_variance = self.variance.cpu().double().numpy()
         offset = rows.astype(np.float64) - old_mean
         sums = torch.from_numpy(np.concatenate([[float(len(rows))], offset.sum(0).ravel(), (offset * offset).sum(0).ravel()]))
         world.sum_(sums)
@@ -47,7 +49,9 @@ class RunningMoments(nn.Module):
         shift = first / count
         variance = (old_variance * old_count + second) / count - shift * shift
         self.count.fill_(int(count))
-        self.mean.copy_(torch.as_tensor(old_mean + shift))
+        mean = torch.as_tensor(old_mean + shift)
+        self.mean.copy_(mean)
+        self.residual.copy_(mean - mean.float().double())
         self.variance.copy_(torch.as_tensor(np.maximum(variance, 0)))
 
 
@@ -58,25 +62,25 @@ class RewardScaler(nn.Module):
     scale it: nothing acts on them, so there is nothing to keep frozen, and the first rollout is scaled too.
     """
 
-    def __init__(self, num_envs: int, gamma: float, normalize: bool, clip: float | None) -> None:
+    def __init__(self, num_envs: int, normalize: bool, clip: float | None) -> None:
         super().__init__()
-        self.gamma, self.normalize = gamma, normalize
+        self.normalize = normalize
         self.clip = float("inf") if clip is None else clip
         self.moments = RunningMoments(())
         self.running_return = np.zeros(num_envs)
 
-    def scale(self, rollout: Rollout, world: World) -> NDArray[np.float32]:
+    def scale(self, rollout: Rollout, gamma: float, world: World) -> NDArray[np.float32]:
         """Rewards [T, N] as the learner sees them."""
         reward = rollout.reward
         if self.normalize:
-            self.moments.merge(self._returns(rollout)[rollout.valid], world)
+            self.moments.merge(self._returns(rollout, gamma)[rollout.valid], world)
             reward = reward / np.float32(np.sqrt(float(self.moments.variance) + EPSILON))
         return np.clip(reward, -self.clip, self.clip)
 
-    def _returns(self, rollout: Rollout) -> NDArray[np.float64]:
+    def _returns(self, rollout: Rollout, gamma: float) -> NDArray[np.float64]:
         """The discounted return up to each step; it begins anew after either kind of ending."""
         returns = np.empty(rollout.reward.shape)
-        going_on = self.gamma * ~(rollout.terminated | rollout.truncated)
+        going_on = gamma * ~(rollout.terminated | rollout.truncated)
         running = self.running_return
         for t, reward in enumerate(rollout.reward):
             running = running + reward * rollout.valid[t]  # a pool may leave any number in a dummy step

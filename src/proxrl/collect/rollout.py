@@ -3,9 +3,9 @@ come later, in one pass over the whole rollout.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.errors import ProxRLError
@@ -69,11 +69,11 @@ class Collector:
                         row = int(np.count_nonzero(ended[:n]))
                         final_rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
             episodes += step.episodes
-        self._check_finite()
         # Counted in the order of time: what lies past the budget is left out of the update.
         valid = self.valid & (self.valid.cumsum().reshape(self.valid.shape) <= budget)
         final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
         final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
+        self._check_finite(final_index, final_obs)
         return Rollout(
             self.obs,
             self.starts,
@@ -87,13 +87,20 @@ class Collector:
             episodes,
         )
 
-    def _check_finite(self) -> None:
+    def _check_finite(self, final_index: tuple[NDArray[np.int64], NDArray[np.int64]], final_obs: Tree | None) -> None:
         """Once per rollout: what comes from the environment must be numbers, or the weights would soon not be."""
-        for name, array in (("reward", self.reward), *(("observation", leaf[1:]) for leaf in tree_leaves(self.obs))):
+        steps, num_envs = np.indices(self.starts.shape)
+        checked = [("reward", self.reward, steps[1:], num_envs[1:])]
+        checked += [("observation", leaf, steps, num_envs) for leaf in tree_leaves(self.obs)]
+        checked += [
+            ("last observation", leaf, final_index[0] + 1, final_index[1])
+            for leaf in tree_leaves(() if final_obs is None else final_obs)
+        ]
+        for name, array, step, env in checked:
             if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                time, env = np.argwhere(~np.isfinite(array))[0][:2]
-                value: Any = array[time, env].ravel()
+                bad = tuple(np.argwhere(~np.isfinite(array))[0])
+                place = bad[: step.ndim]
                 raise ProxRLError(
-                    f"environment {env} gave the {name} {value[~np.isfinite(value)][0]} in step {time} of a rollout;"
+                    f"environment {env[place]} gave the {name} {array[bad]} in step {step[place]} of a rollout;"
                     " fix the environment (nothing was learnt from this rollout)"
                 )

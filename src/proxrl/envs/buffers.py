@@ -95,7 +95,7 @@ class SharedArrays:
                 used += -(-size // 64) * 64  # whole cache lines, so that no array slows its neighbour down
                 return None if memory is None else np.ndarray(shape, dtype, memory, begin)
 
-            return Buffers.make(observation_space, num_envs, empty), allocate(stored_space(action_space), num_envs, empty), used
+            return Buffers.make(observation_space, num_envs, empty), allocate(action_space, num_envs, empty), used
 
         _, _, size = lay_out(None)
         self._memory = _Memory(name=name or None, create=not name, size=size)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.buffers import cast_obs, space_tree, stored_space
-from proxrl.envs.gymnasium import one_line
 from proxrl.errors import ProxRLError
+from proxrl.imports import one_line
 from proxrl.tree import tree_leaves
 from proxrl.types import Step, Tree
 
@@ -100,7 +100,7 @@ class EnvPoolEnvs:
     def step(self, action: Tree) -> Step:
         obs, reward, terminated, truncated, _ = self._pool.step(action)
         valid = ~self._ended
-        reward = reward * valid  # dm_control tasks repeat the last reward on the dummy step
+        reward = np.where(valid, reward, np.float32(0))  # dm_control tasks repeat the last reward on the dummy step
         self.episode_counts += self._ended
         self._ended = terminated | truncated
         episodes = self._tracker.step(reward, valid, self._ended)

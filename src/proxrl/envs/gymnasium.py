@@ -1,9 +1,6 @@
 """Gymnasium environments: one at a time from a name, many in this process, and Gymnasium's own vectorised classes."""
 
 import contextlib
-import importlib
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,33 +15,19 @@ from numpy.typing import NDArray
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, space_tree, stored_space, write_row
 from proxrl.errors import ProxRLError
+from proxrl.imports import import_attribute, one_line
 from proxrl.tree import tree_map
 from proxrl.types import Episode, Step, Tree
-
-
-def one_line(error: BaseException) -> str:
-    """An outside error as part of a line of ours."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
 
 # --- one environment from a name ------------------------------------------------------------------------------------------
 
 
 def find_callable(env: str) -> Callable[..., Any] | None:
     """What `module:callable` names; None where the part after the colon is an id that the module registers with Gymnasium."""
-    module_name, _, attribute = env.partition(":")
-    if os.getcwd() not in sys.path:  # a console script's path lacks the folder that it was called from
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
-            raise ProxRLError(f"{env}: there is no module {module_name!r} here or among the installed packages") from None
-        raise ProxRLError(f"{env}: importing {module_name!r} failed: {one_line(error)}") from error
-    found = getattr(module, attribute, None)
+    found = import_attribute(env)
     if callable(found):
         return found  # type: ignore[no-any-return]
+    module_name, _, attribute = env.partition(":")
     if attribute in gymnasium.registry:
         return None
     raise ProxRLError(f"{env}: module {module_name!r} has no callable {attribute!r} and registers no such Gymnasium id")

@@ -1,6 +1,8 @@
 """Worker processes, for environments whose own step is slow: each runs a share of them and answers through shared memory."""
 
+import atexit
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -19,16 +21,19 @@ import numpy as np
 
 from proxrl.envs.api import Autoreset
 from proxrl.envs.buffers import SharedArrays
-from proxrl.envs.gymnasium import InProcessEnvs, one_line
+from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.errors import ProxRLError
+from proxrl.imports import one_line
 from proxrl.tree import tree_map
 from proxrl.types import Episode, Step, Tree
 
-START_SECONDS = 120.0  # a worker imports whole libraries before its first answer
+START_SECONDS = 30.0  # also for the imports before a worker's first answer
 CLOSE_SECONDS = 2.0
 # What travels through a pipe: one byte to wake a worker, an empty answer when nothing ended; anything longer is pickled.
 STEP = b"s"
 DONE = b""
+LEFT_TO_PARENT = (signal.SIGINT, signal.SIGTERM)
+CAN_ASK = hasattr(signal, "SIGUSR1")  # not on Windows
 
 
 @dataclass
@@ -44,6 +49,7 @@ class _Worker:
     label: str
     process: Any  # each start method has a process class of its own
     pipe: Connection
+    stack: Connection  # where it writes what it is doing when asked to
     part: slice  # of the pool's environments
 
 
@@ -65,6 +71,8 @@ class WorkerEnvs:
         self._valid = np.ones(self.num_envs, np.bool_)
         self._workers: list[_Worker] = []
         self._shared: SharedArrays | None = None
+        # Before multiprocessing's own exit handler, which asks by SIGTERM, and that workers leave to their parent.
+        atexit.register(self.close)
         count = max(1, min(num_workers or os.cpu_count() or 1, self.num_envs))
         edges = [self.num_envs * k // count for k in range(count + 1)]
         try:
@@ -107,6 +115,7 @@ class WorkerEnvs:
 
     def close(self) -> None:
         for worker in self._workers:
+            worker.stack.close()
             worker.pipe.close()  # a worker that waits for work leaves when its pipe ends
         deadline = time.monotonic() + CLOSE_SECONDS
         for worker in self._workers:
@@ -115,6 +124,7 @@ class WorkerEnvs:
                 worker.process.kill()
                 worker.process.join()
         self._workers.clear()
+        atexit.unregister(self.close)
         if self._shared is not None:
             self._shared.close()
             self._shared = None
@@ -127,14 +137,16 @@ class WorkerEnvs:
         # 'spawn' on every system: forking a process that runs torch's threads can deadlock.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
+        stack, written = context.Pipe(duplex=False)
         first, last = first_env + part.start, first_env + part.stop - 1
-        arguments = (theirs, pickled, first, part, len(makers))
+        arguments = (theirs, written, pickled, first, part, len(makers))
         process = context.Process(target=_work, args=arguments, name=f"proxrl-worker-{number}", daemon=True)
-        with _interrupts_ignored():
+        with _signals_ignored():
             process.start()
         theirs.close()  # so that the pipe ends when the worker does
+        written.close()
         label = f"worker {number} (environment{f's {first}-{last}' if last > first else f' {first}'})"
-        self._workers.append(_Worker(label, process, ours, part))
+        self._workers.append(_Worker(label, process, ours, stack, part))
 
     def _open(self) -> SharedArrays:
         if self._shared is None:
@@ -154,11 +166,13 @@ class WorkerEnvs:
         for worker in self._workers:
             try:
                 if not worker.pipe.poll(max(0.0, deadline - time.monotonic())):
-                    worker.process.kill()
-                    self.close()
-                    raise ProxRLError(
+                    hung = ProxRLError(
                         f"{worker.label} gave no answer for {limit:g} seconds: the environment hangs or is too slow"
                     )
+                    hung.add_note(f"in {worker.label}:\n{_stack_of(worker)}")
+                    worker.process.kill()
+                    self.close()
+                    raise hung
                 message = worker.pipe.recv_bytes()
             except (EOFError, OSError):
                 raise self._lost(worker) from None
@@ -185,22 +199,40 @@ class WorkerEnvs:
         return ProxRLError(f"{worker.label} died ({reason}); if memory ran out, use fewer environments")
 
 
+def _stack_of(worker: _Worker) -> str:
+    """Where a worker that does not answer is stuck, by its own word."""
+    if not CAN_ASK or worker.process.pid is None:
+        return "its stack can't be asked for on this system"
+    with contextlib.suppress(OSError):
+        os.kill(worker.process.pid, signal.SIGUSR1)
+        if worker.stack.poll(CLOSE_SECONDS):
+            time.sleep(0.1)  # it writes line by line
+            return os.read(worker.stack.fileno(), 65536).decode(errors="replace")
+    return "it gave no stack"
+
+
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A process started inside inherits this, so that Ctrl-C reaches only the parent, even while the child still imports."""
+def _signals_ignored() -> Iterator[None]:
+    """A process started inside inherits this, even while it still imports: what is sent to a whole group of processes is for the
+    parent, who saves and then closes its workers.
+    """
     if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in LEFT_TO_PARENT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _work(pipe: Connection, makers: bytes, first_env: int, part: slice, num_envs: int) -> None:
+def _work(pipe: Connection, stack: Connection, makers: bytes, first_env: int, part: slice, num_envs: int) -> None:
     """The life of a worker: make its environments, then answer until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in LEFT_TO_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    if CAN_ASK:
+        faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
         envs = InProcessEnvs(cloudpickle.loads(makers), first_env)
@@ -212,7 +244,8 @@ def _work(pipe: Connection, makers: bytes, first_env: int, part: slice, num_envs
         while True:
             message = pipe.recv_bytes()
             if message == STEP:
-                episodes = envs.step(actions).episodes
+                # A copy: an environment may keep its action, and the next one overwrites this memory.
+                episodes = envs.step(tree_map(np.copy, actions)).episodes
                 pipe.send_bytes(pickle.dumps(episodes) if episodes else DONE)
             else:
                 envs.reset(*pickle.loads(message))

@@ -28,11 +28,11 @@ class WandbLogger:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ProxRLError(f"wandb can't start: {reason}; 'wandb login' or WANDB_MODE=offline may help") from error
         # wandb's own step may only rise, which would swallow what a resumed run repeats; so the step is a metric of its own.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
+        self._run.define_metric("global_step")
+        self._run.define_metric("*", step_metric="global_step")
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        self._run.log({"step": step, **metrics})
+        self._run.log({"global_step": step, **metrics})
 
     def close(self) -> None:
         self._run.finish()

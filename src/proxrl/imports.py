@@ -1,0 +1,28 @@
+"""Objects by name: `module:attribute`, from installed packages or from the current folder."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from proxrl.errors import ProxRLError
+
+
+def one_line(error: BaseException) -> str:
+    """An outside error as part of a line of ours."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def import_attribute(text: str) -> Any:
+    """What `module:attribute` names; None where the module has no such attribute."""
+    module_name, _, attribute = text.partition(":")
+    if os.getcwd() not in sys.path:  # a console script's path lacks the folder that it was called from
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            raise ProxRLError(f"{text}: there is no module {module_name!r} here or among the installed packages") from None
+        raise ProxRLError(f"{text}: importing {module_name!r} failed: {one_line(error)}") from error
+    return getattr(module, attribute, None)
