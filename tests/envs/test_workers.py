@@ -102,9 +102,11 @@ def test_a_killed_worker_is_noticed_at_once() -> None:
 def test_a_hanging_environment_is_noticed_in_time() -> None:
     workers = start(Counter, partial(Failing, "hang"), timeout=1.0)
     begun = time.monotonic()
-    with pytest.raises(ProxRLError, match=r"worker 1 \(environment 1\) gave no answer for 1 seconds"):
+    with pytest.raises(ProxRLError, match=r"worker 1 \(environment 1\) gave no answer for 1 seconds") as caught:
         workers.step(np.zeros(2, np.int64))
     assert time.monotonic() - begun < 10
+    if hasattr(signal, "SIGUSR1"):
+        assert "sample_envs.py" in caught.value.__notes__[0], "the note should show where it hangs"
 
 
 def test_closing_twice_is_safe_and_arrays_that_are_still_held_stay_readable() -> None:
