@@ -102,7 +102,12 @@ def test_no_arguments_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("command", "flags"),
-    [("train", FLAGS), ("eval", ["--episodes", "--checkpoint", "--seed", "--json", "--debug"]), ("envs", ["--debug"])],
+    [
+        ("train", FLAGS),
+        ("eval", ["--episodes", "--checkpoint", "--seed", "--json", "--debug"]),
+        ("envs", ["--debug"]),
+        ("check", ["--env-kwargs", "--episodes", "--seed", "--json", "--debug"]),
+    ],
 )
 def test_help_lists_every_flag(command: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
@@ -111,7 +116,10 @@ def test_help_lists_every_flag(command: str, flags: list[str], capsys: pytest.Ca
     assert [flag for flag in flags if flag not in words] == []
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["train", "CartPole-v1", "--lerning-rate", "1"], ["envs"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["train", "--help"], ["train", "CartPole-v1", "--lerning-rate", "1"], ["envs"], ["check", "CartPole-v1"]],
+)
 def test_quick_answers_do_not_wait_for_torch(words: list[str], tmp_path: Path) -> None:
     code = (
         "import sys\nfrom proxrl.cli import main\n"

@@ -1,6 +1,7 @@
 """The command line: words in, calls out. Flags are made from the fields of Config, so there is one list of settings."""
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from proxrl import __version__
-from proxrl.config import OFF, Config, field_types, flag
+from proxrl.config import OFF, Config, field_types, flag, parse_value
 from proxrl.errors import ProxRLError
 
 TRAIN_HELP = """\
@@ -82,9 +83,20 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     plot.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
     plot.add_argument("--out", type=Path, default=Path("curves.png"), help="PNG, SVG or PDF file to write (default curves.png)")
     plot.add_argument("--metric", default="charts/episodic_return", help="what to draw (default charts/episodic_return)")
-    for command in (train, evaluate, plot, envs):
+    check = commands.add_parser(
+        "check",
+        help="say what in an environment would spoil training",
+        description="Play an environment at random, and say what would spoil PPO and what to change. Exit code 1: errors found.",
+        **common,
+    )
+    check.add_argument("env", metavar="ENV", help="Gymnasium id or module:callable")
+    check.add_argument("--env-kwargs", nargs="+", default=[], metavar="KEY=VALUE", help="arguments for the environment")
+    check.add_argument("--episodes", type=int, default=10, metavar="N", help="episodes to play (default 10)")
+    check.add_argument("--seed", type=int, default=1, metavar="N", help="of episodes and actions (default 1)")
+    check.add_argument("--json", action="store_true", help="print JSON")
+    for command in (train, evaluate, check, plot, envs):
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser, {"train": train, "eval": evaluate, "plot": plot, "envs": envs}
+    return parser, {"train": train, "eval": evaluate, "check": check, "plot": plot, "envs": envs}
 
 
 def add_settings(parser: Parser) -> None:
@@ -169,8 +181,7 @@ def dispatch(words: Sequence[str]) -> int:
     if words[0] in commands:
         commands[words[0]].check_flags(words[1:])
     options = vars(parser.parse_args(words))
-    command = {"train": train, "eval": evaluate, "plot": plot, "envs": envs}[options.pop("command")]
-    del options["debug"]
+    command = {"train": train, "eval": evaluate, "check": check, "plot": plot, "envs": envs}[options.pop("command")]
     return command(options)
 
 
@@ -179,7 +190,8 @@ def train(options: dict[str, Any]) -> int:
     from proxrl.launch import resolve, run
 
     outside = {
-        name: options.pop(name) for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet")
+        name: options.pop(name)
+        for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet", "debug")
     }
     env = options.pop("env")
     resolved = resolve(env, options, outside["preset"], None if outside["clobber"] else outside["runs_dir"])
@@ -221,6 +233,17 @@ def evaluate(options: dict[str, Any]) -> int:
         spread = f"min {low:.2f}, max {high:.2f}, {len(score.returns)} episodes"
         print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}  ({spread})")
     return 0
+
+
+def check(options: dict[str, Any]) -> int:
+    from proxrl.check import check as check_environment
+
+    kwargs = parse_value("env_kwargs", options["env_kwargs"])
+    # What the environment prints would make JSON unreadable.
+    with contextlib.redirect_stdout(sys.stderr if options["json"] else sys.stdout):
+        report = check_environment(options["env"], kwargs, options["episodes"], options["seed"], debug=options["debug"])
+    print(json.dumps(report.as_json()) if options["json"] else report.as_text())
+    return 1 if report.count("error") else 0
 
 
 def plot(options: dict[str, Any]) -> int:
