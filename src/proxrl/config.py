@@ -286,12 +286,9 @@ def _parse_pairs(words: list[str]) -> dict[str, Any]:
     return pairs
 
 
-def save_toml(config: Config, path: Path, comments: dict[str, str] | None = None) -> None:
+def save_toml(config: Config, path: Path) -> None:
     """Write every field, so that the file alone repeats the run."""
-    lines = []
-    for spec in dataclasses.fields(config):
-        note = f"  # {comments[spec.name]}" if comments and spec.name in comments else ""
-        lines.append(f"{spec.name} = {toml_value(getattr(config, spec.name))}{note}")
+    lines = [f"{spec.name} = {toml_value(getattr(config, spec.name))}" for spec in dataclasses.fields(config)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
