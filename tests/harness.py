@@ -19,8 +19,10 @@ from proxrl.collect.rollout import Collector
 from proxrl.config import Config
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.gymnasium import InProcessEnvs
-from proxrl.policy.flat import FlatAdam, FlatParameters
-from proxrl.policy.policy import make_policy
+from proxrl.policy.flat import FlatParameters
+from proxrl.policy.networks import make_policy
+from proxrl.policy.optimizers import Optimizer
+from proxrl.steering import Steering
 from proxrl.types import Rollout, Step
 from proxrl.world.solo import Solo
 
@@ -167,14 +169,21 @@ def assemble(config: Config, environments: Any, world: Any = None, first_env: in
     """What build() makes, around a pool and a world of the test's own."""
     with _GLOBAL_GENERATOR:
         policy = make_policy(config, environments.observation_space, environments.action_space)
-    parameters = FlatParameters(policy, CARRIED)
+    parameters = FlatParameters(policy.groups(), CARRIED)
     compute = build_compute(config, policy, parameters)
-    scaler = RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards)
-    collector = Collector(environments, compute, policy.head, config.rollout_steps)
-    optimizer = FlatAdam(parameters, config.adam_epsilon)
     return Parts(
-        config, world or Solo(), environments, first_env, policy, parameters, compute, optimizer, scaler, collector
-    )  # fmt: skip
+        config=config,
+        world=world or Solo(),
+        environments=environments,
+        first_env=first_env,
+        policy=policy,
+        parameters=parameters,
+        compute=compute,
+        optimizer=Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum),
+        steering=Steering(config.adaptive_kl, config.adaptive_learning_rate),
+        reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
+        collector=Collector(environments, compute, policy, config.rollout_steps, config.resets == "hard"),
+    )
 
 
 def collect(parts: Parts, iteration: int = 0, budget: int = 10**9) -> Rollout:
@@ -193,6 +202,8 @@ class Counting:
         self.stop_requested = False
         self.valid: list[NDArray[np.bool_]] = []
         self.metrics: list[dict[str, float]] = []
+
+    def collected(self, rollout: Rollout) -> None: ...
 
     def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
         steps = torch.tensor(rollout.steps)

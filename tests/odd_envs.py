@@ -61,8 +61,12 @@ class GraphObs(Odd):
     observation_space = spaces.Graph(spaces.Discrete(2), None)
 
 
-class DictAction(Odd):
-    action_space = spaces.Dict(left=spaces.Discrete(2))
+class SequenceObs(Odd):
+    observation_space = spaces.Dict(items=spaces.Sequence(spaces.Discrete(2)))
+
+
+class TextAction(Odd):
+    action_space = spaces.Dict(say=spaces.Text(3))
 
 
 class WholeNumberAction(Odd):

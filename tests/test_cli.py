@@ -58,10 +58,10 @@ def test_every_pool_ends_on_the_planned_total(
 def test_metrics_have_the_names_that_cleanrl_uses(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder = trained[0] / "runs/CartPole-v1/ppo/seed1"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert all(line.keys() == {"step", "time", *CLEANRL_NAMES} for line in lines)
+    assert all(line.keys() == {"step", "time", "losses/final_kl", *CLEANRL_NAMES} for line in lines)
     board = EventAccumulator(str(folder))
     board.Reload()
-    assert set(board.Tags()["scalars"]) == CLEANRL_NAMES
+    assert set(board.Tags()["scalars"]) == CLEANRL_NAMES | {"losses/final_kl"}
     for name in CLEANRL_NAMES:
         events = board.Scalars(name)
         assert [event.step for event in events] == [512, 1024, 1536, 2048]

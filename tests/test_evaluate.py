@@ -57,7 +57,7 @@ def parts_for(makers: list[Any], pool: Any = InProcessEnvs, **changes: Any) -> P
 
 
 def scores(parts: Parts, episodes: int, seed: int = 0, deterministic: bool = True) -> Scores:
-    return run_episodes(parts.environments, parts.compute, parts.policy.head, episodes, seed, deterministic)
+    return run_episodes(parts.environments, parts.compute, parts.policy, episodes, seed, deterministic)
 
 
 @pytest.mark.parametrize("pool", [InProcessEnvs, NextStepEnvs, LostEnvs])
@@ -83,7 +83,7 @@ def test_equal_quota_is_the_largest_that_divides(episodes: int, most: int, expec
 def test_deterministic_takes_the_most_likely_action_and_stochastic_samples(compute: str) -> None:
     parts = parts_for([Guess] * 4, compute=compute)
     with torch.no_grad():
-        parts.policy.head.linear.bias.copy_(torch.log(torch.tensor([0.25, 0.75])))
+        parts.policy.action.bias.copy_(torch.log(torch.tensor([0.25, 0.75])))
     assert set(scores(parts, 40).returns) == {1.0}
     sampled = scores(parts, 320, deterministic=False)
     assert sampled.mean == pytest.approx(0.75, abs=0.1)  # four standard errors
@@ -113,7 +113,7 @@ def test_evaluation_uses_the_statistics_of_now() -> None:
         parts = parts_for([Guess], compute=compute, normalize_observations=True)
         with torch.no_grad():
             parts.policy.actor.layers[0].weight.fill_(1.0)
-            parts.policy.head.linear.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 4))
+            parts.policy.action.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 4))
         for mean, best in ((-1.0, 1.0), (1.0, 0.0)):  # the observation is 0: above the one mean, below the other
             parts.policy.preprocess.moments.mean.fill_(mean)
             assert scores(parts, 1).returns == (best,), compute

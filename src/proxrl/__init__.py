@@ -16,11 +16,12 @@ from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
     from proxrl.agent import Agent, load
+    from proxrl.callback import Callback
     from proxrl.evaluation import Scores, evaluate
     from proxrl.launch import Result, train
 
 __version__ = metadata.version("proxrl")
-__all__ = ["Agent", "Config", "ProxRLError", "Result", "Scores", "evaluate", "load", "train"]
+__all__ = ["Agent", "Callback", "Config", "ProxRLError", "Result", "Scores", "evaluate", "load", "train"]
 
 # No module may have the name of a function here: importing the module would put it in the function's place.
 _HOMES = {
@@ -30,6 +31,7 @@ _HOMES = {
     "Scores": "evaluation",
     "load": "agent",
     "Agent": "agent",
+    "Callback": "callback",
 }
 
 

@@ -3,18 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from proxrl import checkpoint
 from proxrl.build import CARRIED, build_compute, build_device
 from proxrl.config import Config
+from proxrl.envs.buffers import stored_dtype
+from proxrl.envs.masked import split_mask
 from proxrl.errors import ProxRLError
+from proxrl.imports import one_line
+from proxrl.masks import MASK, flatten_mask
 from proxrl.policy.flat import FlatParameters
-from proxrl.policy.policy import make_policy
+from proxrl.policy.networks import make_policy
 from proxrl.runs import find_run
 from proxrl.seeding import Purpose, generator
-from proxrl.spaces import space_from_json
+from proxrl.spaces import Masked, space_from_json, space_tree
 from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Tree
 
@@ -27,10 +32,15 @@ class Agent:
         self.observation_space = space_from_json(state["observation_space"])
         self.action_space = space_from_json(state["action_space"])
         self.policy = make_policy(config, self.observation_space, self.action_space).to(build_device(config.device))
-        self.policy.load_state_dict(
-            {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
-        )
-        self.compute = build_compute(config, self.policy, FlatParameters(self.policy, CARRIED))
+        weights = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
+        try:
+            self.policy.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ProxRLError(
+                f"the checkpoint does not fit the networks that its settings describe ({str(error).splitlines()[-1].strip()});"
+                " was it made by another version, or has the code of your own networks changed?"
+            ) from error
+        self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups(), CARRIED))
         self.compute.freeze()
         self.rng = generator(config.seed, Purpose.EVALUATION)
         self.reset()
@@ -40,13 +50,12 @@ class Agent:
         self.starts = True
         self.state = self.compute.initial_state(1)
 
-    def act(self, obs: Tree, deterministic: bool = True) -> NDArray[Any] | Any:
-        """The action for an observation, or one per row of a batch: the most likely, or a sample."""
-        shape, given = self.observation_space.shape or (), np.shape(next(tree_leaves(obs)))
-        if given[len(given) - len(shape) :] != shape or len(given) > len(shape) + 1:
-            raise ProxRLError(f"the observation has shape {given}, but this agent takes {shape}, or {('N', *shape)} for a batch")
-        single = len(given) == len(shape)
-        rows = tree_map(lambda leaf: np.asarray(leaf)[None] if single else np.asarray(leaf), obs)
+    def act(self, obs: Tree, deterministic: bool = True, mask: Any = None) -> Tree:
+        """The action for an observation, or one per row of a batch: the most likely, or a sample.
+
+        `mask` is what `info["action_mask"]` told, for agents that were trained with it.
+        """
+        rows, single = self._rows(obs, mask)
         count = len(next(tree_leaves(rows)))
         if self.starts:
             self.state, self.starts = self.compute.initial_state(count), False
@@ -54,9 +63,51 @@ class Agent:
         else:
             began = np.zeros(count, np.bool_)
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
+        self.policy.guard.check(rows)
         action, self.state = self.compute.act(rows, self.state, began, noise)
         answer = self.policy.head.to_env(action)
-        return answer[0] if single else answer
+        return tree_map(lambda leaf: leaf[0], answer) if single else answer
+
+    def _rows(self, obs: Tree, mask: Any) -> tuple[Tree, bool]:
+        """The observation as the policy takes it, in rows, and whether it was a single one: the shapes in its space tell."""
+        space = self.observation_space
+        if not isinstance(space, Masked):
+            return _in_rows(space, obs)
+        key = MASK if self.config.action_mask in ("auto", "info", "off") else self.config.action_mask
+        if mask is None and isinstance(obs, dict) and key in obs:
+            obs, mask = split_mask(obs, key)
+        if mask is None:
+            raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
+        rows, single = _in_rows(space["observation"], obs)
+        try:
+            bits = [flatten_mask(self.action_space, given) for given in ([mask] if single else mask)]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise ProxRLError(f"the mask does not fit the action space {self.action_space} ({error})") from None
+        if len(bits) != len(next(tree_leaves(rows))):
+            raise ProxRLError(f"there are {len(bits)} masks for {len(next(tree_leaves(rows)))} observations; give one for each")
+        return {"observation": rows, MASK: np.stack(bits)}, single
+
+
+def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
+    singles: set[bool] = set()
+
+    def check(leaf: gymnasium.Space, value: Any) -> NDArray[Any]:
+        array, shape = np.asarray(value), leaf.shape or ()
+        given = array.shape
+        if given[len(given) - len(shape) :] != shape or len(given) > len(shape) + 1:
+            raise ProxRLError(f"the observation has shape {given}, but this agent takes {shape}, or {('N', *shape)} for a batch")
+        singles.add(len(given) == len(shape))
+        # In the type that environments store: torch knows no unsigned numbers beyond bytes.
+        return array.astype(stored_dtype(leaf), copy=False)
+
+    try:
+        arrays = tree_map(check, space_tree(space), obs)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ProxRLError(f"the observation does not have the form {space} ({one_line(error)})") from None
+    if len(singles) != 1:
+        raise ProxRLError("some entries of the observation are a batch and some are not")
+    single = singles.pop()
+    return (tree_map(lambda leaf: leaf[None], arrays) if single else arrays), single
 
 
 def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None) -> Agent:

@@ -17,9 +17,12 @@ from proxrl.envs.api import Environments
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute, TorchCompute
-from proxrl.policy.flat import FlatAdam, FlatParameters
-from proxrl.policy.policy import Policy, make_policy
+from proxrl.policy.flat import FlatParameters
+from proxrl.policy.networks import make_policy
+from proxrl.policy.optimizers import Optimizer
+from proxrl.policy.policy import Policy
 from proxrl.policy.small import NumpyCompute
+from proxrl.steering import Steering
 from proxrl.types import Terms
 from proxrl.world.api import World
 from proxrl.world.solo import Solo
@@ -45,7 +48,8 @@ class Parts:
     policy: Policy
     parameters: FlatParameters
     compute: Compute
-    optimizer: FlatAdam
+    optimizer: Optimizer
+    steering: Steering
     reward_scaler: RewardScaler
     collector: Collector
 
@@ -54,10 +58,10 @@ def build(config: Config, env: str | Callable[..., Any]) -> Parts:
     """Everything that training needs; `env` is `config.env`, or the callable it stands for."""
     world = build_world(config)
     device = build_device(config.device)
-    environments = make_environments(env, config.env_kwargs, config.num_envs, config.vector, config.num_workers)
+    environments = build_environments(config, env, config.num_envs)
     try:
         policy = make_policy(config, environments.observation_space, environments.action_space).to(device)
-        parameters = FlatParameters(policy, CARRIED)
+        parameters = FlatParameters(policy.groups(), CARRIED)
         compute = build_compute(config, policy, parameters)
         return Parts(
             config=config,
@@ -67,13 +71,27 @@ def build(config: Config, env: str | Callable[..., Any]) -> Parts:
             policy=policy,
             parameters=parameters,
             compute=compute,
-            optimizer=FlatAdam(parameters, config.adam_epsilon),
-            reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards),
-            collector=Collector(environments, compute, policy.head, config.rollout_steps),
+            optimizer=Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum),
+            steering=Steering(config.adaptive_kl, config.adaptive_learning_rate),
+            reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
+            collector=Collector(environments, compute, policy, config.rollout_steps, config.resets == "hard"),
         )
     except BaseException:
         environments.close()
         raise
+
+
+def build_environments(config: Config, env: str | Callable[..., Any], num_envs: int) -> Environments:
+    """As many as asked for of the run's environment: evaluation wants another number than training."""
+    return make_environments(
+        env,
+        config.env_kwargs,
+        num_envs,
+        config.vector,
+        config.num_workers,
+        max_episode_steps=config.max_episode_steps,
+        action_mask=config.action_mask,
+    )
 
 
 def build_world(config: Config) -> World:
@@ -99,7 +117,9 @@ def build_device(name: str) -> torch.device:
 
 
 def is_small(config: Config) -> bool:
-    return config.minibatch_size * max(config.hidden_sizes, default=1) < SMALL_LAYER
+    """Whether layers are too small for threads; of networks of the user's own nothing is known."""
+    known = config.encoder is None and config.policy is None and config.value is None
+    return known and config.minibatch_size * max(config.hidden_sizes, default=1) < SMALL_LAYER
 
 
 @contextmanager
@@ -110,20 +130,27 @@ def arithmetic(config: Config) -> Iterator[None]:
     network 20 times slower as soon as another process wants a core. No warnings for exp(large): infinity is the right
     answer in tanh, and in a loss it is found and reported.
     """
-    before = torch.get_num_threads()
+    before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     if config.threads is not None or is_small(config):
         torch.set_num_threads(config.threads or 1)
+    if config.torch_deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it CUDA's matrix products refuse
+        torch.use_deterministic_algorithms(True)
     try:
         with threadpool_limits(1, user_api="blas"), np.errstate(over="ignore", invalid="ignore"):
             yield
     finally:
         torch.set_num_threads(before)
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def build_compute(config: Config, policy: Policy, parameters: FlatParameters) -> Compute:
-    possible = NumpyCompute.supports(policy) and parameters.values.device.type == "cpu"
+    possible = NumpyCompute.supports(policy) and parameters.values.device.type == "cpu" and config.accumulate == 1
     if config.compute == "numpy" and not possible:
-        raise ProxRLError("--compute numpy is for MLP policies on --device cpu; use --compute autograd")
+        raise ProxRLError(
+            "--compute numpy is for separate MLPs with tanh or relu, Discrete or clipped Gaussian actions, --device cpu and"
+            " --accumulate 1; use --compute autograd"
+        )
     if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(config)):
         return NumpyCompute(policy, parameters)
     return TorchCompute(policy, parameters)

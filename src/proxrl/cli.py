@@ -11,10 +11,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from proxrl import __version__
-from proxrl.config import OFF, Config, field_types, flag, parse_value
+from proxrl.config import OFF, Config, choices_of, field_types, flag, parse_value
 from proxrl.errors import ProxRLError
 
 TRAIN_HELP = """\
@@ -105,7 +105,7 @@ def add_settings(parser: Parser) -> None:
     kinds = field_types()
     for spec in dataclasses.fields(Config):
         if spec.name == "env":
-            parser.add_argument("env", metavar="ENV", help=spec.metadata["help"])
+            parser.add_argument("env", metavar="ENV", nargs="?", help=spec.metadata["help"])
             continue
         heading = spec.metadata["group"]
         group = groups.setdefault(heading, parser.add_argument_group(heading) if heading not in groups else groups[heading])
@@ -113,19 +113,24 @@ def add_settings(parser: Parser) -> None:
         kind, default = kinds[spec.name], spec.default
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
-        elif get_origin(kind) is Literal:
-            options |= {"choices": get_args(kind), "metavar": "|".join(get_args(kind))}
+        elif choices_of(kind):
+            options |= {"choices": choices_of(kind), "metavar": "|".join(choices_of(kind))}
         else:
-            several = get_origin(kind) in (tuple, dict)
-            options["metavar"] = "KEY=VALUE" if get_origin(kind) is dict else "NAME" if kind is str else "N"
-            if several:
+            kinds_of = {kind, *get_args(kind)}
+            origins = {get_origin(option) for option in kinds_of}
+            options["metavar"] = "KEY=VALUE" if dict in origins else "NAME" if kinds_of & {str, tuple[str, ...]} else "N"
+            if origins & {tuple, dict}:
                 options["nargs"] = "+"
-            if get_origin(kind) is dict:
+            if dict in origins:
                 options["action"] = "extend"  # given twice, both count
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
     outside = parser.add_argument_group("output")
     outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
     outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
+    outside.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
+    outside.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to start from: the config.toml of a run repeats it"
+    )
     outside.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
     outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
     outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
@@ -191,16 +196,19 @@ def train(options: dict[str, Any]) -> int:
 
     outside = {
         name: options.pop(name)
-        for name in ("runs_dir", "clobber", "preset", "print_config", "wandb", "tensorboard", "quiet", "debug")
+        for name in ("runs_dir", "clobber", "preset", "config", "print_config", "wandb", "tensorboard", "quiet", "debug")
     }
-    env = options.pop("env")
-    resolved = resolve(env, options, outside["preset"], None if outside["clobber"] else outside["runs_dir"])
+    words = [word for word in (options.pop("env"), options.pop("env_flag")) if word is not None]
+    if len(words) > 1:
+        raise ProxRLError(f"the environment is given twice, as {words[0]} and by --env {words[1]}; give it once")
+    env = words[0] if words else None
+    resume_from = None if outside["clobber"] else outside["runs_dir"]
+    resolved = resolve(env, options, outside["preset"], resume_from, outside["config"])
     if outside["print_config"]:
         print_config(resolved.config, resolved.sources)
         return 0
-    result = run(
-        env, resolved.config, outside["runs_dir"], outside["clobber"], outside["quiet"], outside["tensorboard"], outside["wandb"]
-    )
+    passed = {name: outside[name] for name in ("runs_dir", "clobber", "quiet", "tensorboard", "wandb")}
+    result = run(env or resolved.config.env, resolved.config, **passed)
     return 128 + result.signal if result.signal and not result.finished else 0
 
 

@@ -9,28 +9,49 @@ import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from proxrl.errors import ProxRLError
+from proxrl.imports import name_of
 from proxrl.schedule import FORMS, Scalar, Schedule, parse_schedule, schedule_of, value_at
 
 OFF = "off"
 
 # Changing these while resuming changes how long a run goes on or where it computes, not what it is.
-CHANGEABLE_ON_RESUME = frozenset({"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "device", "threads"})
+CHANGEABLE_ON_RESUME = frozenset(
+    {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "device", "threads", "logger", "logger_kwargs"}
+)
+
+Optimiser: TypeAlias = Literal["adam", "adamw", "sgd", "rmsprop"]
 
 
 def _option(
-    default: Any, group: str, text: str, *, above: float | None = None, least: float | None = None, most: float | None = None
+    default: Any,
+    group: str,
+    text: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    imported: bool = False,
 ) -> Any:
-    metadata = {"group": group, "help": text, "above": above, "least": least, "most": most}
+    """A setting; `imported` ones name a callable, `module:callable`, and from Python may be given as the callable itself."""
+    metadata = {"group": group, "help": text, "above": above, "least": least, "most": most, "imported": imported}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-ENVIRONMENT, PPO, OPTIMISER = "environment", "algorithm", "optimiser"
-NORMALISE, NETWORK, RUN, MACHINE = "normalisation", "network", "run", "machine"
+ENVIRONMENT, PPO, TRUST, OPTIMISER = "environment", "algorithm", "how far an update may go", "optimiser"
+NORMALISE, NETWORK, ACTION, RUN, MACHINE = "normalisation", "networks", "continuous actions", "run", "machine"
+
+
+class Phase(NamedTuple):
+    """Some epochs of an update, and what learns in them."""
+
+    epochs: int
+    policy: bool
+    value: bool
 
 
 @dataclass(frozen=True)
@@ -38,12 +59,15 @@ class Coefficients:
     """The scalars of the algorithm, each of which may follow a schedule, at one moment of a run."""
 
     learning_rate: float
+    value_learning_rate: float | None
+    weight_decay: float
     gamma: float
     gae_lambda: float
-    clip: float
+    clip: float | None
     value_clip: float | None
     entropy_coef: float
     value_coef: float
+    kl_coef: float
     max_grad_norm: float | None
     target_kl: float | None
 
@@ -61,37 +85,78 @@ class Config:
         "auto", ENVIRONMENT, "where they run: this process, Gymnasium's vectorised class, worker processes, EnvPool"
     )
     num_workers: int | None = _option(None, ENVIRONMENT, "worker processes; off is one per core", least=1)
+    max_episode_steps: int | None = _option(None, ENVIRONMENT, "truncate episodes after so many steps", least=1)
+    resets: Literal["soft", "hard"] = _option("soft", ENVIRONMENT, "a rollout goes on where the last one stopped, or resets all")
+    action_mask: str = _option("auto", ENVIRONMENT, "where masks of allowed actions are: info, a key of the observation, or off")
 
     # The algorithm.
     total_steps: int = _option(500_000, PPO, "agent steps to train for", least=1)
     rollout_steps: int = _option(128, PPO, "steps of each environment per iteration", least=1)
     num_minibatches: int = _option(4, PPO, "minibatches per epoch", least=1)
     epochs: int = _option(4, PPO, "passes over each batch", least=1)
+    value_epochs: int | None = _option(
+        None, PPO, "passes for the value alone, after the policy's; off learns both together", least=1
+    )
     gamma: Scalar = _option(0.99, PPO, "discount", least=0, most=1)
     gae_lambda: Scalar = _option(0.95, PPO, "trace decay of the advantage estimate", least=0, most=1)
-    clip: Scalar = _option(0.2, PPO, "clip range of the probability ratio", above=0)
-    value_clip: Scalar | None = _option(0.2, PPO, "clip range of the value update, in scaled rewards, or off", above=0)
     entropy_coef: Scalar = _option(0.01, PPO, "weight of the entropy bonus", least=0)
     value_coef: Scalar = _option(0.5, PPO, "weight of half the squared value error", least=0)
-    target_kl: Scalar | None = _option(None, PPO, "stop an update whose KL divergence passes this", above=0)
     advantage_norm: Literal["minibatch", "batch", "off"] = _option("minibatch", PPO, "over what advantages are normalised")
+    clip_bootstrap: float | None = _option(
+        None, PPO, "limit of the value that stands for what a time-out or a rollout's end cuts off", above=0
+    )
+    learning_starts: int = _option(0, PPO, "steps at the start that only feed the normalising statistics", least=0)
+
+    # How far an update may go.
+    clip: Scalar | None = _option(0.2, TRUST, "clip range of the probability ratio, or off", above=0)
+    value_clip: Scalar | None = _option(0.2, TRUST, "clip range of the value update, in scaled rewards, or off", above=0)
+    target_kl: Scalar | None = _option(None, TRUST, "stop an update whose KL divergence passes this", above=0)
+    kl_coef: Scalar = _option(0.0, TRUST, "weight of a penalty on the KL divergence from the policy that acted", least=0)
+    adaptive_kl: float | None = _option(None, TRUST, "KL divergence that --kl-coef is steered towards", above=0)
 
     # The optimiser.
-    learning_rate: Scalar = _option(2.5e-4, OPTIMISER, "Adam step size", above=0)
-    anneal_learning_rate: bool = _option(True, OPTIMISER, "let the step size fall linearly to zero over the run")
-    adam_epsilon: float = _option(1e-5, OPTIMISER, "Adam epsilon", above=0)
+    learning_rate: Scalar = _option(2.5e-4, OPTIMISER, "step size", above=0)
+    anneal_learning_rate: bool = _option(True, OPTIMISER, "let a plain step size fall linearly to zero over the run")
+    adaptive_learning_rate: float | None = _option(
+        None, OPTIMISER, "KL divergence per iteration that the step size is steered towards", above=0
+    )
+    value_learning_rate: Scalar | None = _option(None, OPTIMISER, "step size of the value network; off: the policy's", above=0)
+    optimizer: Optimiser = _option("adam", OPTIMISER, "rule of the steps")
+    value_optimizer: Optimiser | None = _option(None, OPTIMISER, "rule for the value network; off: the policy's")
+    weight_decay: Scalar = _option(0.0, OPTIMISER, "pull of the weights towards zero; decoupled in adamw", least=0)
+    adam_epsilon: float = _option(1e-5, OPTIMISER, "epsilon of adam, adamw and rmsprop", above=0)
+    momentum: float = _option(0.9, OPTIMISER, "momentum of sgd", least=0, most=1)
     max_grad_norm: Scalar | None = _option(0.5, OPTIMISER, "limit of the gradient's global norm, or off", above=0)
+    accumulate: int = _option(1, OPTIMISER, "pieces in which a minibatch is computed, to save memory", least=1)
 
     # Normalisation.
     normalize_observations: bool = _option(False, NORMALISE, "whiten observations by running statistics")
     clip_observations: float | None = _option(10.0, NORMALISE, "limit of whitened observations, or off", above=0)
+    reward_scale: float = _option(1.0, NORMALISE, "factor on all rewards, before what follows", above=0)
     normalize_rewards: bool = _option(False, NORMALISE, "divide rewards by the deviation of the discounted return")
     clip_rewards: float | None = _option(None, NORMALISE, "limit of (scaled) rewards", above=0)
 
     # The networks.
     hidden_sizes: tuple[int, ...] = _option((64, 64), NETWORK, "widths of the hidden layers", least=1)
-    activation: Literal["tanh", "relu"] = _option("tanh", NETWORK, "between layers")
-    log_std_init: float = _option(0.0, NETWORK, "initial log deviation of continuous actions", least=-10, most=2)
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = _option("tanh", NETWORK, "between layers")
+    trunk: Literal["separate", "shared"] = _option("separate", NETWORK, "whether policy and value have an encoder each")
+    encoder: str | None = _option(None, NETWORK, "your encoder in place of the layers, module:callable", imported=True)
+    encoder_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")
+    policy: str | None = _option(None, NETWORK, "your whole policy network, module:callable", imported=True)
+    policy_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")
+    value: str | None = _option(None, NETWORK, "your whole value network, module:callable", imported=True)
+    value_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")
+    actor_keys: tuple[str, ...] | None = _option(None, NETWORK, "keys of a Dict observation that the policy sees; off is all")
+    critic_keys: tuple[str, ...] | None = _option(None, NETWORK, "keys that the value sees; off is all")
+
+    # Continuous actions.
+    action_distribution: Literal["clip", "tanh", "beta"] = _option(
+        "clip", ACTION, "a Gaussian clipped to the bounds, one squashed by tanh, or a Beta distribution"
+    )
+    std: Literal["independent", "state", "fixed"] = _option(
+        "independent", ACTION, "the Gaussian's deviation: learnt as one number, by state, or never"
+    )
+    log_std_init: float = _option(0.0, ACTION, "initial log deviation", least=-10, most=2)
 
     # The run.
     name: str = _option("ppo", RUN, "name of the run: runs/<env>/<name>/seed<seed>")
@@ -99,6 +164,10 @@ class Config:
     eval_every: int | None = _option(None, RUN, "evaluate every so many steps", least=1)
     eval_episodes: int = _option(10, RUN, "episodes per evaluation during training", least=1)
     save_every: int | None = _option(None, RUN, "keep a checkpoint every so many steps; off keeps latest and best only", least=1)
+    callback: str | None = _option(None, RUN, "your callback, module:callable (docs/own_parts.md)", imported=True)
+    callback_kwargs: dict[str, Any] = _option({}, RUN, "arguments for it")
+    logger: str | None = _option(None, RUN, "your logger, module:callable", imported=True)
+    logger_kwargs: dict[str, Any] = _option({}, RUN, "arguments for it")
 
     # The machine.
     engine: Literal["torch"] = _option("torch", MACHINE, "what computes")
@@ -108,6 +177,7 @@ class Config:
         "auto", MACHINE, "how gradients are made: torch autograd, or by hand in numpy (small MLPs on a CPU)"
     )
     threads: int | None = _option(None, MACHINE, "torch threads; off is what measured best", least=1)
+    torch_deterministic: bool = _option(False, MACHINE, "refuse torch operations that differ from run to run (some on GPUs)")
 
     @property
     def batch_size(self) -> int:
@@ -132,17 +202,33 @@ class Config:
         values = {
             spec.name: value_at(getattr(self, spec.name), step, self.planned_steps) for spec in dataclasses.fields(Coefficients)
         }
-        if self.anneal_learning_rate and not isinstance(self.learning_rate, Schedule):
+        steered = self.adaptive_learning_rate is not None
+        if self.anneal_learning_rate and not steered and not isinstance(self.learning_rate, Schedule):
             values["learning_rate"] = self.learning_rate * (1 - step / self.planned_steps)
         for name, value in values.items():
             _check_range(f"{flag(name)} at step {step:,}", value, _closed(self.__dataclass_fields__[name].metadata))
         return Coefficients(**values)  # type: ignore[arg-type]  # None only where the field may be None
 
+    def phases(self, step: int) -> list[Phase]:
+        """What the update after this step consists of: nothing before learning starts."""
+        if step < self.learning_starts:
+            return []
+        if self.value_epochs is None:
+            return [Phase(self.epochs, policy=True, value=True)]
+        return [Phase(self.epochs, policy=True, value=False), Phase(self.value_epochs, policy=False, value=True)]
+
+    @property
+    def optimizers(self) -> list[str]:
+        """One rule for all weights, or one for the policy's and one for the value's."""
+        separate = self.value_epochs, self.value_learning_rate, self.value_optimizer
+        return [self.optimizer] if separate == (None, None, None) else [self.optimizer, self.value_optimizer or self.optimizer]
+
     @property
     def scheduled(self) -> list[str]:
         """The coefficients that change over the run."""
         names = [spec.name for spec in dataclasses.fields(Coefficients)]
-        return [name for name in names if name == "learning_rate" or isinstance(getattr(self, name), Schedule)]
+        changing = {"learning_rate"} | ({"kl_coef"} if self.adaptive_kl is not None else set())
+        return [name for name in names if name in changing or isinstance(getattr(self, name), Schedule)]
 
     def replace(self, **changes: Any) -> "Config":
         return dataclasses.replace(self, **changes)
@@ -168,15 +254,35 @@ class Config:
                 f"a minibatch of one step has no deviation to normalise by: --num-minibatches {self.num_minibatches} must be"
                 f" at most half of the batch of {self.batch_size} steps"
             )
+        self._check_combinations()
         if not self.name or any(sign in self.name for sign in "/\\:") or self.name.startswith("."):
             raise ProxRLError(f"--name {self.name!r} can't be a folder name; use letters, digits, '-' and '_'")
-        for key, value in self.env_kwargs.items():
-            if not _fits_toml(value):
-                raise ProxRLError(
-                    f"--env-kwargs {key}={value!r} can't be kept in config.toml, which holds text, numbers, booleans,"
-                    " lists and tables; leave it out, or set it in a callable of your own"
-                )
+        for name in (spec.name for spec in dataclasses.fields(self) if get_origin(field_types()[spec.name]) is dict):
+            for key, value in getattr(self, name).items():
+                if not _fits_toml(value):
+                    raise ProxRLError(
+                        f"{flag(name)} {key}={value!r} can't be kept in config.toml, which holds text, numbers, booleans,"
+                        " lists and tables; leave it out, or set it in a callable of your own"
+                    )
         return self
+
+    def _check_combinations(self) -> None:
+        """Refuse settings that exclude each other, and settings that nothing would read."""
+        if self.accumulate > 1 and self.minibatch_size % self.accumulate:
+            raise ProxRLError(f"--accumulate {self.accumulate} does not divide the minibatch of {self.minibatch_size} steps")
+        if self.trunk == "shared":
+            for name in ("policy", "value", "value_epochs", "value_learning_rate", "value_optimizer", "critic_keys"):
+                if getattr(self, name) is not None:
+                    raise ProxRLError(f"{flag(name)} needs a value network of its own: use --trunk separate")
+        if self.encoder is not None and self.policy is not None and self.value is not None:
+            raise ProxRLError("--encoder has no place beside both --policy and --value, which are whole; leave it out")
+        for name in ("encoder", "policy", "value", "callback", "logger"):
+            if getattr(self, f"{name}_kwargs") and getattr(self, name) is None:
+                raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given")
+        if self.action_distribution == "beta" and self.std != "independent":
+            raise ProxRLError(f"--std {self.std} is for Gaussians, and a Beta distribution has no deviation to set; leave it out")
+        if self.adaptive_kl is not None and self.kl_coef == 0:
+            raise ProxRLError("--adaptive-kl scales --kl-coef up and down, which must not begin at 0; use --kl-coef 1, for one")
 
 
 def flag(name: str) -> str:
@@ -211,8 +317,16 @@ def _closed(metadata: Any) -> dict[str, Any]:
 
 
 def _check_choice(label: str, value: Any, kind: Any) -> None:
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ProxRLError(f"{label} is {value!r}, but must be one of {', '.join(get_args(kind))}")
+    allowed = choices_of(kind)
+    if allowed and value is not None and value not in allowed:
+        raise ProxRLError(f"{label} is {value!r}, but must be one of {', '.join(allowed)}")
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """The words that a field takes, `off` among them where it may be None; empty where it takes others too."""
+    literals = [option for option in (kind, *get_args(kind)) if get_origin(option) is Literal]
+    words = get_args(literals[0]) if literals else ()
+    return (*words, OFF) if words and type(None) in get_args(kind) else words
 
 
 def parse_value(name: str, value: Any) -> Any:
@@ -227,10 +341,12 @@ def parse_value(name: str, value: Any) -> Any:
         kind = next(option for option in get_args(kind) if option is not type(None))
     if schedule:
         return _parse_scalar(name, value, optional)
+    if callable(value) and Config.__dataclass_fields__[name].metadata["imported"]:
+        return name_of(value)
     try:
-        return _convert(kind, value)
+        return _parse_pairs(name, value) if get_origin(kind) is dict else _convert(kind, value)
     except (ValueError, TypeError, OverflowError):
-        wanted = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "whole numbers")
+        wanted = {int: "a whole number", float: "a number", bool: "true or false", tuple[int, ...]: "whole numbers"}[kind]
         raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
 
 
@@ -262,9 +378,7 @@ def _convert(kind: Any, value: Any) -> Any:
             return value
         return {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
     if get_origin(kind) is tuple:
-        return tuple(_convert(int, item) for item in (value if isinstance(value, list | tuple) else [value]))
-    if get_origin(kind) is dict:
-        return dict(value) if isinstance(value, dict) else _parse_pairs(value)
+        return tuple(_convert(get_args(kind)[0], item) for item in (value if isinstance(value, list | tuple) else [value]))
     return str(value)
 
 
@@ -272,13 +386,15 @@ def _fail() -> Any:
     raise ValueError
 
 
-def _parse_pairs(words: list[str]) -> dict[str, Any]:
+def _parse_pairs(name: str, words: dict[str, Any] | list[str]) -> dict[str, Any]:
     """key=value words; a value is JSON where it reads as JSON, and text otherwise."""
+    if isinstance(words, dict):
+        return dict(words)
     pairs = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ProxRLError(f"--env-kwargs takes key=value words, not {word!r}")
+            raise ProxRLError(f"{flag(name)} takes key=value words, not {word!r}")
         try:
             pairs[key] = json.loads(text)
         except json.JSONDecodeError:
@@ -318,8 +434,12 @@ def _fits_toml(value: Any) -> bool:
 
 def load_toml(path: Path) -> Config:
     """Read a file that `save_toml` wrote, or one written by hand with some of the fields."""
+    return Config(**{name: parse_value(name, value) for name, value in read_toml(path).items()}).validate()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a file, as they are written."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ProxRLError(f"can't read {path}: {error}") from None
-    return Config(**{name: parse_value(name, value) for name, value in values.items()}).validate()

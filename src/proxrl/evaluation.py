@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from proxrl.agent import Agent, load
-from proxrl.build import arithmetic
+from proxrl.build import arithmetic, build_environments
+from proxrl.collect.rollout import NOISE_NUMBERS
 from proxrl.envs.api import Autoreset, Environments
-from proxrl.envs.registry import check_env, make_environments
+from proxrl.envs.registry import check_env
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
-from proxrl.policy.heads import ActionHead
+from proxrl.policy.policy import Policy
 from proxrl.seeding import Purpose, generator, integer_seed
 
 # Noise is drawn ahead, for this many steps at a time.
@@ -49,13 +50,14 @@ def equal_quota(episodes: int, most_envs: int) -> int:
 
 
 def run_episodes(
-    environments: Environments, compute: Compute, head: ActionHead, episodes: int, seed: int, deterministic: bool
+    environments: Environments, compute: Compute, policy: Policy, episodes: int, seed: int, deterministic: bool
 ) -> Scores:
     """Every environment plays the same number of episodes.
 
     Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
     """
-    num_envs = environments.num_envs
+    num_envs, head = environments.num_envs, policy.head
+    noise_steps = max(1, min(NOISE_STEPS, NOISE_NUMBERS // head.noise_size))
     quota = math.ceil(episodes / num_envs)
     streams = [generator(seed, Purpose.EVALUATION, env) for env in range(num_envs)]
     finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
@@ -64,9 +66,10 @@ def run_episodes(
     last_ending = [0] * num_envs
     step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
     while any(len(done) < quota for done in finished):
-        if not deterministic and step_number % NOISE_STEPS == 0:
-            noise = np.stack([head.noise(stream, NOISE_STEPS) for stream in streams], axis=1)
-        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % NOISE_STEPS])
+        if not deterministic and step_number % noise_steps == 0:
+            noise = np.stack([head.noise(stream, noise_steps) for stream in streams], axis=1)
+        policy.guard.check(obs)
+        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % noise_steps])
         step = environments.step(head.to_env(action))
         obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
         for episode in step.episodes:
@@ -85,10 +88,10 @@ def run_episodes(
 def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool) -> Scores:
     config = agent.config
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
-    environments = make_environments(env, config.env_kwargs, num_envs, config.vector, config.num_workers)
+    environments = build_environments(config, env, num_envs)
     try:
         with arithmetic(config):
-            return run_episodes(environments, agent.compute, agent.policy.head, episodes, seed, deterministic)
+            return run_episodes(environments, agent.compute, agent.policy, episodes, seed, deterministic)
     finally:
         environments.close()
 

@@ -26,3 +26,15 @@ def import_attribute(text: str) -> Any:
             raise ProxRLError(f"{text}: there is no module {module_name!r} here or among the installed packages") from None
         raise ProxRLError(f"{text}: importing {module_name!r} failed: {one_line(error)}") from error
     return getattr(module, attribute, None)
+
+
+def name_of(function: Any) -> str:
+    """`module:attribute` of a callable that a run's config.toml must be able to name; refuses what can't be found again so."""
+    text = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    try:
+        found = import_attribute(text)
+    except ProxRLError:
+        found = None
+    if found is not function:
+        raise ProxRLError(f"{text} can't be found again by that name; define it at the top of a module")
+    return text

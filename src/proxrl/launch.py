@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ from types import FrameType
 from typing import Any
 
 from proxrl import ppo
-from proxrl.build import Parts, arithmetic, build
-from proxrl.config import Config, parse_value
+from proxrl.build import Parts, arithmetic, build, build_environments
+from proxrl.callback import Callback
+from proxrl.config import Config, flag, parse_value, read_toml
 from proxrl.envs.api import Environments
-from proxrl.envs.registry import check_env, choose_vector, make_environments
+from proxrl.envs.registry import check_env, choose_vector
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import Scores, equal_quota, run_episodes
 from proxrl.log.api import Logger
@@ -25,6 +26,7 @@ from proxrl.log.console import Console
 from proxrl.log.jsonl import JsonlLogger
 from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.wandb import WandbLogger
+from proxrl.own import build_own
 from proxrl.presets import load_preset
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
@@ -54,20 +56,33 @@ class Result:
     signal: int | None  # what stopped it early, if anything did
 
 
-def resolve(env: EnvLike, settings: dict[str, Any], preset: str | None = None, resume_from: Path | None = None) -> Resolved:
-    """Defaults, then the preset of the environment's family, then what was asked for.
+def resolve(
+    env: EnvLike | None,
+    settings: dict[str, Any],
+    preset: str | None = None,
+    resume_from: Path | None = None,
+    file: Path | None = None,
+) -> Resolved:
+    """Defaults, then the preset of the environment's family, then a file such as a run's config.toml, then what was asked for.
 
     A run under `resume_from` keeps where its environments run, even if something faster has been installed since.
     """
-    family = check_env(env, str(settings.get("vector", "auto")))
+    written = {} if file is None else read_toml(file)
+    given = {**written, **settings}
+    env = given.get("env") if env is None else env
+    if env is None:
+        raise ProxRLError("which environment? Give one, as in 'proxrl train CartPole-v1', or a --config that names it")
+    family = check_env(env, str(given.get("vector", "auto")))
     env_name = env if isinstance(env, str) else callable_name(env)
     chosen = preset or family.preset
-    sources = {spec.name: "default" for spec in dataclasses.fields(Config)} | {"env": "argument"}
+    sources = {spec.name: "default" for spec in dataclasses.fields(Config)}
+    sources["env"] = f"file {file}" if env == written.get("env") else "argument"
     values: dict[str, Any] = {"env": env_name}
     for name, setting in load_preset(chosen, env_name).items():
         values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
-    for name, value in settings.items():
-        values[name], sources[name] = parse_value(name, value), "flag"
+    for name, value in given.items():
+        if name != "env":
+            values[name], sources[name] = parse_value(name, value), "flag" if name in settings else f"file {file}"
     config = Config(**values)
     if config.vector == "auto":
         vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs)
@@ -86,7 +101,7 @@ def callable_name(env: Callable[..., Any]) -> str:
 
 
 def train(
-    env: EnvLike,
+    env: EnvLike | None = None,
     *,
     preset: str | None = None,
     runs_dir: str | Path = "runs",
@@ -94,41 +109,58 @@ def train(
     quiet: bool = False,
     tensorboard: bool = True,
     wandb: bool = False,
+    config: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
     **settings: Any,
 ) -> Result:
     """Train PPO on an environment, or resume the run that the same arguments began.
 
     `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields
-    of `Config`. A callable is known by its name: give lambdas a `name` or a `seed` each, or they share a run folder.
+    of `Config`. A callable is known by its name: give lambdas a `name` or a `seed` each, or they share a run folder. `config` is
+    a file such as the config.toml of a run, to repeat it. Callbacks and loggers given as objects are not part of what is saved.
     """
-    config = resolve(env, settings, preset, None if clobber else Path(runs_dir)).config
-    result = run(env, config, Path(runs_dir), clobber, quiet, tensorboard, wandb)
+    file = None if config is None else Path(config)
+    resolved = resolve(env, settings, preset, None if clobber else Path(runs_dir), file).config
+    result = run(env or resolved.env, resolved, Path(runs_dir), clobber, quiet, tensorboard, wandb, callbacks, loggers)
     if result.signal is not None and not result.finished:
         # It has only been held back until the run was saved: Ctrl-C ends the caller's loop over seeds too.
         signal.raise_signal(result.signal)
     return result
 
 
-def run(env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool, tensorboard: bool, wandb: bool) -> Result:
+def run(
+    env: EnvLike,
+    config: Config,
+    runs_dir: Path,
+    clobber: bool,
+    quiet: bool,
+    tensorboard: bool,
+    wandb: bool,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+) -> Result:
     path = run_folder(runs_dir, config.env, config.name, config.seed)
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
         # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
         parts = build(config, env)
         stack.callback(parts.environments.close)
+        callbacks = [*callbacks, *own_parts("callback", config.callback, config.callback_kwargs, ("on_rollout", "on_iteration"))]
+        own_loggers = [*loggers, *own_parts("logger", config.logger, config.logger_kwargs, ("log", "close"))]
         folder = stack.enter_context(RunFolder(path))
         folder.create(config, clobber)
         saved = folder.load_latest()
         start_step = saved[1]["step"] if saved else 0
         resume_step = start_step if saved else None
-        loggers: list[Logger] = []
-        for logger in make_loggers(folder, config, resume_step, quiet, tensorboard, wandb):
-            loggers.append(logger)
+        open_loggers: list[Logger] = []
+        for logger in (*make_loggers(folder, config, resume_step, quiet, tensorboard, wandb), *own_loggers):
+            open_loggers.append(logger)
             stack.callback(logger.close)
         display = Console(config.planned_steps, start_step, quiet)
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
-        session = Session(parts, folder, loggers, display, evaluate, saved)
+        session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks)
         received = stack.enter_context(stopping_signals(session, quiet))
         display.start(opening(config, path, start_step))
         try:
@@ -146,6 +178,17 @@ def run(env: EnvLike, config: Config, runs_dir: Path, clobber: bool, quiet: bool
         )
         display.finish(closing(result))
         return result
+
+
+def own_parts(name: str, text: str | None, kwargs: dict[str, Any], methods: tuple[str, ...]) -> list[Any]:
+    """What --callback or --logger builds; none where there is none."""
+    if text is None:
+        return []
+    made = build_own(name, text, (), kwargs)
+    missing = [method for method in methods if not callable(getattr(made, method, None))]
+    if missing:
+        raise ProxRLError(f"{flag(name)} {text} made a {type(made).__name__}, which lacks {' and '.join(missing)}")
+    return [made]
 
 
 def make_loggers(
@@ -202,9 +245,9 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
     def evaluate(step: int) -> Scores:
         if not kept:
             num_envs = equal_quota(config.eval_episodes, config.num_envs)
-            kept.append(make_environments(env, config.env_kwargs, num_envs, config.vector, config.num_workers))
+            kept.append(build_environments(config, env, num_envs))
         seed = integer_seed(config.seed, Purpose.EVALUATION, step)
-        return run_episodes(kept[0], parts.compute, parts.policy.head, config.eval_episodes, seed, deterministic=True)
+        return run_episodes(kept[0], parts.compute, parts.policy, config.eval_episodes, seed, deterministic=True)
 
     try:
         yield evaluate

@@ -8,13 +8,16 @@ them; docs/details.md says where each of PPO's implementation details lives.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from proxrl.build import Parts
-from proxrl.collect.minibatch import minibatches, moments
-from proxrl.config import Coefficients
+from proxrl.collect.minibatch import minibatches, moments, pieces
+from proxrl.config import Coefficients, Phase
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Outputs
 from proxrl.seeding import Purpose, generator
@@ -29,13 +32,15 @@ def train(parts: Parts, session: Session) -> None:
     config = parts.config
     parts.collector.reset(config.seed, session.episode_counts)
     while session.step < config.planned_steps and not session.stop_requested:
-        now = config.at(session.step)
+        now = parts.steering.apply_to(config.at(session.step))
         streams = random_streams(parts, session.iteration)
 
         rollout = parts.collector.collect(streams, budget=config.planned_steps - session.step)
+        session.collected(rollout)
         batch = advantage(parts, rollout, now)
-        losses = update(parts, batch, streams, now)
-        parts.policy.preprocess.merge(rollout, parts.world)
+        losses = update(parts, batch, streams, now, config.phases(session.step))
+        parts.steering.observe(losses)
+        parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
 
         session.report(rollout, {f"charts/{name}": getattr(now, name) for name in config.scheduled} | losses)
 
@@ -51,15 +56,20 @@ def random_streams(parts: Parts, iteration: int) -> Streams:
 
 def advantage(parts: Parts, rollout: Rollout, now: Coefficients) -> Batch:
     """Evaluate the rollout in one pass and estimate advantages; gives one row per step of each environment."""
-    compute = parts.compute
+    compute, library = parts.compute, parts.compute.library
     reward = compute.array(parts.reward_scaler.scale(rollout, now.gamma, parts.world))
     seen = compute.evaluate(rollout)
     terminated = compute.array(rollout.terminated.astype(np.float32))
     ended = compute.array((rollout.terminated | rollout.truncated).astype(np.float32))
-    estimate = gae(reward, seen.value, seen.next_value, terminated, ended, now.gamma, now.gae_lambda)
+    # Where the clock or the rollout's end cuts an episode off, one value stands for all that would follow.
+    cut = rollout.truncated.copy()
+    cut[-1] = True
+    limit = math.inf if parts.config.clip_bootstrap is None else parts.config.clip_bootstrap
+    next_value = library.where(compute.array(cut), library.clip(seen.next_value, -limit, limit), seen.next_value)
+    estimate = gae(reward, seen.value, next_value, terminated, ended, now.gamma, now.gae_lambda)
     weight = compute.array(rollout.valid.astype(np.float32))
-    columns = (seen.obs, seen.action, seen.log_prob, seen.value, estimate, estimate + seen.value, weight)
-    return Batch(*(column.reshape(-1, *column.shape[2:]) for column in columns))
+    columns = (seen.log_prob, seen.value, estimate, estimate + seen.value, weight)
+    return Batch(seen.obs, seen.action, *(column.reshape(-1) for column in columns))
 
 
 def gae(
@@ -86,37 +96,54 @@ def gae(
 # --- update ------------------------------------------------------------------------------------------------------------------
 
 
-def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients) -> dict[str, float]:
+def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phases: Sequence[Phase]) -> dict[str, float]:
     """Several epochs of minibatches over one batch (core detail 6); gives the loss terms, averaged over the minibatches."""
     config, compute, parameters, world = parts.config, parts.compute, parts.parameters, parts.world
-    value_clip = math.inf if now.value_clip is None else now.value_clip
-    target_kl = math.inf if now.target_kl is None else now.target_kl
-    totals, updates = parameters.carried * 0, 0
-    for minibatch in minibatches(batch, streams, config, compute, world, parts.first_env):
-        outputs = compute.forward(minibatch)
-        terms, gradient = loss(compute.library, outputs, minibatch, now.clip, value_clip, now.entropy_coef, now.value_coef)
-        compute.backward(gradient, terms)
-        world.sum_(parameters.message)  # weights sum to 1 over the ranks' shares, so the sum of gradients is their mean
-        totals += parameters.carried
-        updates += 1
-        # Before the step, and by a number that all ranks share: all stop together.
-        if target_kl < math.inf and Terms(*parameters.carried).approx_kl > target_kl:
-            break
-        parameters.clip_gradient(now.max_grad_norm)
-        parts.optimizer.step(now.learning_rate)
-    means = Terms(*(totals / updates).tolist())
-    if not all(math.isfinite(mean) for mean in means):
+    clip, value_clip, target_kl = (math.inf if limit is None else limit for limit in (now.clip, now.value_clip, now.target_kl))
+    metrics = {"losses/explained_variance": explained_variance(parts, batch)}
+    for phase in phases:
+        seen = []
+        for minibatch in minibatches(batch, streams, phase.epochs, config, compute, world, parts.first_env):
+            parameters.message.zero_()
+            for piece in pieces(minibatch, config.accumulate):
+                outputs = compute.forward(piece)
+                terms, gradient = loss(
+                    compute.library, outputs, piece, clip, value_clip, now.entropy_coef, now.value_coef, now.kl_coef
+                )
+                compute.backward(gradient.only(phase.policy, phase.value), terms)
+            world.sum_(parameters.message)  # weights sum to 1 over the ranks' shares, so the sum of gradients is their mean
+            seen.append(parameters.carried.clone())
+            # Before the step, and by a number that all ranks share: all stop together. The value has no such limit.
+            if phase.policy and target_kl < math.inf and Terms(*parameters.carried).approx_kl > target_kl:
+                break
+            parameters.clip_gradient(now.max_grad_norm)
+            parts.optimizer.step(now, phase)
+        metrics |= summary(torch.stack(seen), phase, config.num_minibatches)
+    if not all(math.isfinite(metric) for metric in metrics.values()):
         raise ProxRLError(
             "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
         )
-    metrics = {f"losses/{name}": mean for name, mean in means._asdict().items()}
-    return metrics | {"losses/explained_variance": explained_variance(parts, batch)}
+    return metrics
+
+
+def summary(seen: Tensor, phase: Phase, num_minibatches: int) -> dict[str, float]:
+    """Loss terms [minibatches, terms] as metrics: their means, and the KL divergence at which the last epoch left the policy."""
+    means = Terms(*seen.mean(0).tolist())._asdict() | {"final_kl": Terms(*seen[-num_minibatches:].mean(0).tolist()).approx_kl}
+    return {f"losses/{name}": mean for name, mean in means.items() if (phase.value if name == "value_loss" else phase.policy)}
 
 
 def loss(
-    library: Any, outputs: Outputs, batch: Batch, clip: float, value_clip: float, entropy_coef: float, value_coef: float
+    library: Any,
+    outputs: Outputs,
+    batch: Batch,
+    clip: float,
+    value_clip: float,
+    entropy_coef: float,
+    value_coef: float,
+    kl_coef: float,
 ) -> tuple[Terms, Outputs]:
-    """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10), and its gradient at the three outputs.
+    """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10) + kl_coef * KL divergence from the policy
+    that acted, and its gradient at the three outputs.
 
     The gradient is written out because it is short, and because recording and replaying these few operations on a few
     hundred numbers costs autograd more than the networks themselves. `library` is numpy or torch.
@@ -148,7 +175,7 @@ def loss(
         clipfrac=(weight * (abs(ratio - 1) > clip)).sum(),
     )
     gradient = Outputs(
-        log_prob=-weighted_surrogate * unclipped,
+        log_prob=kl_coef * weight * (ratio - 1) - weighted_surrogate * unclipped,
         entropy=-entropy_coef * weight,
         value=value_coef * weight * error * inside,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from proxrl.errors import ProxRLError
-from proxrl.imports import import_attribute
+from proxrl.imports import import_attribute, name_of
 
 FORMS = "a number, linear:START:END[:STEPS], cosine:START:END[:STEPS], piecewise:VALUE@STEP,... or module:function"
 
@@ -65,14 +65,7 @@ def value_at(scalar: Scalar | None, step: int, planned_steps: int) -> float | No
 
 def schedule_of(function: Callable[[int, int], float]) -> Schedule:
     """A schedule from a Python function, which the run's config.toml must be able to name."""
-    text = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
-    try:
-        found = _imported(text)
-    except ProxRLError:
-        found = None
-    if found is not function:
-        raise ProxRLError(f"the schedule {text} can't be found again by that name; define it at the top of a module")
-    return Schedule(text, function)
+    return Schedule(name_of(function), function)
 
 
 def _between(start: float, end: float, shape: Callable[[float], float], steps: float | None) -> Callable[[int, int], float]:

@@ -10,6 +10,7 @@ import torch
 
 from proxrl import checkpoint
 from proxrl.build import Parts
+from proxrl.callback import Callback
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import Scores
 from proxrl.log.api import Display, Logger
@@ -34,8 +35,10 @@ class Session:
         display: Display,
         evaluate: Callable[[int], Scores],
         saved: tuple[dict[str, torch.Tensor], dict[str, Any]] | None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.parts, self.folder, self.loggers, self.display, self.evaluate = parts, folder, loggers, display, evaluate
+        self.callbacks = callbacks
         self.step = self.iteration = 0
         self.episode_counts: Sequence[int] | None = None
         self.recent: deque[Episode] = deque(maxlen=WINDOW)
@@ -55,6 +58,11 @@ class Session:
     def _best_by(self) -> str:
         return "training" if self.parts.config.eval_every is None else "evaluation"
 
+    def collected(self, rollout: Rollout) -> None:
+        """A rollout is there, and nothing has been learnt from it yet."""
+        for callback in self.callbacks:
+            callback.on_rollout(self, rollout)
+
     def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
         """An iteration is over: count it, log it, and evaluate and save if it is time to."""
         before = self.step
@@ -72,8 +80,11 @@ class Session:
             charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
             charts["charts/episodic_length"] = float(np.mean([episode.length for episode in episodes]))
         self._consider_best(before, charts)
+        metrics = {**charts, **metrics}
+        for callback in self.callbacks:
+            callback.on_iteration(self, metrics)
         for logger in self.loggers:
-            logger.log(self.step, {**charts, **metrics})
+            logger.log(self.step, metrics)
         config = self.parts.config
         if _crossed(config.save_every, before, self.step):
             self.save(f"step-{self.step}")
@@ -117,7 +128,8 @@ class Session:
         """Everything that learns; the tensors themselves, so that restoring copies into them."""
         policy = {f"policy.{name}": tensor for name, tensor in self.parts.policy.state_dict().items()}
         rewards = {f"rewards.{name}": tensor for name, tensor in self.parts.reward_scaler.state_dict().items()}
-        return policy | rewards | self.parts.optimizer.tensors()
+        steering = {f"steering.{name}": tensor for name, tensor in self.parts.steering.state_dict().items()}
+        return policy | rewards | steering | self.parts.optimizer.tensors()
 
     def _snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         environments = self.parts.environments

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from harness import NextStepEnvs, assemble, collect, run_ranks, scripted
@@ -180,14 +181,14 @@ def test_whitening_is_frozen_in_a_rollout_and_in_evaluation(compute: str) -> Non
     rollout = collect(parts)
     parts.compute.evaluate(rollout)
     assert same(before, statistics(parts))
-    parts.policy.preprocess.merge(rollout, parts.world)
+    parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
     merged = statistics(parts)
     assert not same(before, merged)
     seen = rollout.obs[:-1].reshape(-1, 3)
     assert np.allclose(merged["moments.mean"], seen.mean(0), atol=1e-6)
     assert np.allclose(merged["moments.variance"], seen.var(0), atol=1e-5)
     environments = InProcessEnvs(scripted(scripts))
-    run_episodes(environments, parts.compute, parts.policy.head, 4, seed=0, deterministic=False)
+    run_episodes(environments, parts.compute, parts.policy, 4, seed=0, deterministic=False)
     assert same(merged, statistics(parts))
 
 
@@ -196,7 +197,7 @@ def test_what_a_dummy_step_acted_on_is_not_an_observation() -> None:
         scripted((((2, "terminated"),),))
     ))  # fmt: skip
     rollout = collect(parts)
-    parts.policy.preprocess.merge(rollout, parts.world)
+    parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
     moments = parts.policy.preprocess.moments
     # Steps 0, 1 and then the dummy, which sees time 2: over 11 steps that is 4 x 0, 4 x 1, 3 x 2.
     assert rollout.obs[:-1, 0, 2].tolist() == [0, 1, 2] * 3 + [0, 1]
@@ -205,16 +206,14 @@ def test_what_a_dummy_step_acted_on_is_not_an_observation() -> None:
 
 
 def test_whitening_of_unusual_shapes_keeps_statistics_per_element() -> None:
-    whiten = Whiten((2, 2), None)
+    whiten = Whiten(spaces.Box(-9, 9, (2, 2), np.float32), None)
     rng = np.random.default_rng(0)
     obs = rng.normal([[0, 10], [20, 30]], [[1, 2], [3, 4]], (6, 3, 2, 2)).astype(np.float32)
     valid = rng.random((5, 3)) < 0.7
-    rollout = make_rollout(np.zeros((5, 3)), valid=valid)
-    rollout.obs = obs
-    whiten.merge(rollout, Solo())
-    rows = obs[:-1][valid].reshape(-1, 4)
+    whiten.merge(obs, valid, Solo())
+    rows = obs[:-1][valid]
     assert np.allclose(whiten.moments.mean, rows.mean(0), atol=1e-5)
     white = whiten(torch.from_numpy(obs[:-1][valid]))
-    assert white.shape == (valid.sum(), 4)
+    assert white.shape == (valid.sum(), 2, 2)
     assert white.mean(0).abs().max() < 1e-5
     assert np.allclose(white.numpy().std(0), 1, atol=1e-4)

@@ -9,7 +9,8 @@ import torch
 from gymnasium import spaces
 
 from proxrl.config import Config
-from proxrl.policy.policy import Policy, make_policy
+from proxrl.policy.networks import make_policy
+from proxrl.policy.policy import Policy
 
 OBS = spaces.Box(-1, 1, (6,), np.float32)
 DISCRETE, BOX = spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
@@ -36,9 +37,9 @@ def test_orthogonal_gains_and_zero_biases(action_space: spaces.Space) -> None:
     assert len(hidden) == 4
     with torch.no_grad():
         assert [gain(layer.weight) for layer in hidden] == pytest.approx([math.sqrt(2)] * 4, rel=1e-4)
-        assert gain(policy.head.linear.weight) == pytest.approx(0.01, rel=1e-4)
+        assert gain(policy.action.weight) == pytest.approx(0.01, rel=1e-4)
         assert gain(policy.value.weight) == pytest.approx(1, rel=1e-4)
-    assert all((layer.bias == 0).all() for layer in (*hidden, policy.head.linear, policy.value))
+    assert all((layer.bias == 0).all() for layer in (*hidden, policy.action, policy.value))
 
 
 def test_policy_and_value_share_no_weight() -> None:
@@ -46,7 +47,7 @@ def test_policy_and_value_share_no_weight() -> None:
     obs = torch.randn((4, 6), generator=torch.Generator().manual_seed(0))
     distribution, value, _ = policy(obs, (), None)
     value.sum().backward()
-    assert all(parameter.grad is None for parameter in (*policy.actor.parameters(), *policy.head.parameters()))
+    assert all(parameter.grad is None for parameter in (*policy.actor.parameters(), *policy.action.parameters()))
     assert all(parameter.grad is not None for parameter in policy.critic.parameters())
     policy.zero_grad(set_to_none=True)
     distribution.entropy().sum().backward()

@@ -52,15 +52,29 @@ def shuffle(streams: Sequence[np.random.Generator], steps: int, order: NDArray[n
 
 
 def minibatches(
-    batch: Batch, streams: Sequence[np.random.Generator], config: Config, compute: Compute, world: World, first_env: int
+    batch: Batch,
+    streams: Sequence[np.random.Generator],
+    epochs: int,
+    config: Config,
+    compute: Compute,
+    world: World,
+    first_env: int,
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with normalised advantages and with weights that sum to 1 over the ranks' shares of each."""
     batch = _prepare_advantages(batch, config.advantage_norm, compute, world)
     order, owner, sizes = layout(len(streams), config.rollout_steps, _parts(batch, config, world), first_env)
     owner = compute.array(owner)
-    for _ in range(config.epochs):
+    for _ in range(epochs):
         rows = compute.array(shuffle(streams, config.rollout_steps, order))
         yield from _epoch(batch, rows, owner, sizes, config.advantage_norm, compute, world)
+
+
+def pieces(minibatch: Batch, count: int) -> Iterator[Batch]:
+    """Its rows in consecutive pieces. Weights are those of the whole, so losses and gradients of the pieces add up to its own."""
+    rows = len(minibatch.weight)
+    for part in (slice(rows * k // count, rows * (k + 1) // count) for k in range(count)):
+        if part.stop > part.start:
+            yield Batch(**{name: tree_map(lambda leaf, part=part: leaf[part], tree) for name, tree in vars(minibatch).items()})
 
 
 def _parts(batch: Batch, config: Config, world: World) -> int:

@@ -10,19 +10,30 @@ from numpy.typing import NDArray
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
-from proxrl.policy.heads import ActionHead
+from proxrl.policy.policy import Policy
 from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Episode, Rollout, Tree
 
+# Random numbers drawn ahead for an environment; thousands of choices per action would otherwise fill the memory.
+NOISE_NUMBERS = 2**18
+
 
 class Collector:
-    """Steps the environments. They carry over from one rollout to the next, and so does the policy's memory (soft resets)."""
+    """Steps the environments. They carry over from one rollout to the next, and so does the policy's memory (soft resets),
+    unless `hard_resets` begins every rollout with new episodes.
+    """
 
-    def __init__(self, environments: Environments, compute: Compute, head: ActionHead, rollout_steps: int) -> None:
-        self.environments, self.compute, self.head, self.steps = environments, compute, head, rollout_steps
+    def __init__(
+        self, environments: Environments, compute: Compute, policy: Policy, rollout_steps: int, hard_resets: bool = False
+    ) -> None:
+        self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
+        self.head, self.guard = policy.head, policy.guard
+        # Whole rollouts where they fit. It must not depend on this rank's share of the environments.
+        self.noise_steps = max(1, min(rollout_steps, NOISE_NUMBERS // policy.head.noise_size))
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None) -> None:
         """Begin an episode in every environment, and the buffers that all rollouts share."""
+        self.seed, self.fresh = seed, True
         first = self.environments.reset(seed, episode_counts)
         steps, num_envs, layout = self.steps, self.environments.num_envs, self.head.layout
         self.obs: Tree = tree_map(lambda leaf: np.empty((steps + 1, *leaf.shape), leaf.dtype), first)
@@ -37,10 +48,17 @@ class Collector:
         """One rollout; each environment draws from its own stream. At most `budget` steps count, so that a run ends where
         it said.
         """
+        if self.hard_resets and not self.fresh:
+            # An episode that has begun but not moved is begun again, as in a resumed run.
+            again = self.environments.reset(self.seed, (self.environments.episode_counts - self.starts[-1]).tolist())
+            tree_map(lambda buffer, leaf: buffer.__setitem__(-1, leaf), self.obs, again)
+            self.starts[-1] = True
+            self.state = self.compute.initial_state(self.environments.num_envs)
+        self.fresh = False
         # The last observation of the previous rollout is the first of this one.
         tree_map(lambda buffer: buffer.__setitem__(0, buffer[-1]), self.obs)
         self.starts[0] = self.starts[-1]
-        noise = np.stack([self.head.noise(stream, self.steps) for stream in streams], axis=1)
+        noise_steps = self.noise_steps
         same_step = self.environments.autoreset is not Autoreset.NEXT_STEP
         episodes: list[Episode] = []
         final_times: list[int] = []
@@ -49,7 +67,10 @@ class Collector:
         self.compute.freeze()
         obs, act, step_environments = tree_map(lambda buffer: buffer[0], self.obs), self.compute.act, self.environments.step
         for t in range(self.steps):
-            action, self.state = act(obs, self.state, self.starts[t], noise[t])
+            if t % noise_steps == 0:
+                noise = np.stack([self.head.noise(stream, noise_steps) for stream in streams], axis=1)
+            self.guard.check(obs)
+            action, self.state = act(obs, self.state, self.starts[t], noise[t % noise_steps])
             step = step_environments(self.head.to_env(action))
             obs = step.obs
             tree_map(lambda buffer, leaf, t=t: buffer.__setitem__(t + 1, leaf), self.obs, obs)

@@ -12,47 +12,43 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from proxrl.errors import ProxRLError
+from proxrl.spaces import LEAVES, Masked, refuse, space_tree
 from proxrl.tree import tree_map
 from proxrl.types import Tree
+
+# Numbers as they are stored; other kinds (double precision, unsigned beyond bytes) become float32.
+KEPT = frozenset({"float32", "float16", "uint8", "int8", "int16", "int32", "int64", "bool"})
 
 
 def stored_space(space: gymnasium.Space) -> gymnasium.Space:
     """The space of observations as a pool hands them out: float64 becomes float32, the rest keeps its type."""
+    if isinstance(space, Masked):
+        return Masked(stored_space(space["observation"]), space.choices)
     if isinstance(space, spaces.Dict):
         return spaces.Dict([(key, stored_space(value)) for key, value in space.items()])
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([stored_space(value) for value in space])
-    if isinstance(space, spaces.Box) and space.dtype == np.float64:
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).name not in KEPT:
         with np.errstate(over="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # lower precision is the point
             return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    if isinstance(space, LEAVES):
         return space
-    raise ProxRLError(f"spaces of type {type(space).__name__} are not supported; use Box, Discrete, Dict or Tuple")
+    raise refuse(space)
 
 
-def space_tree(space: gymnasium.Space) -> Tree:
-    """Nested spaces as a tree whose leaves are plain spaces."""
-    if isinstance(space, spaces.Dict):
-        return {key: space_tree(value) for key, value in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(space_tree(value) for value in space)
-    return space
-
-
-def _leaf_dtype(leaf: gymnasium.Space) -> Any:
+def stored_dtype(leaf: gymnasium.Space) -> Any:
     return np.int64 if isinstance(leaf, spaces.Discrete) else leaf.dtype
 
 
 def cast_obs(obs: Tree, space: gymnasium.Space) -> Tree:
     """Observations of a vectorised class in the types that `stored_space` promises; no copy where they already fit."""
-    return tree_map(lambda leaf, value: np.asarray(value, _leaf_dtype(leaf)), space_tree(space), obs)
+    return tree_map(lambda leaf, value: np.asarray(value, stored_dtype(leaf)), space_tree(space), obs)
 
 
 def allocate(space: gymnasium.Space, num_envs: int, empty: Callable[[tuple[int, ...], Any], Any] = np.zeros) -> Tree:
     """Arrays [N, ...] for elements of a space, each made by `empty(shape, dtype)`."""
-    return tree_map(lambda leaf: empty((num_envs, *leaf.shape), _leaf_dtype(leaf)), space_tree(space))
+    return tree_map(lambda leaf: empty((num_envs, *leaf.shape), stored_dtype(leaf)), space_tree(space))
 
 
 def write_row(buffer: Tree, row: int, obs: Tree) -> None:

@@ -12,9 +12,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
-from proxrl.envs.buffers import cast_obs, space_tree, stored_space
+from proxrl.envs.buffers import cast_obs, stored_space
 from proxrl.errors import ProxRLError
 from proxrl.imports import one_line
+from proxrl.spaces import space_tree
 from proxrl.tree import tree_leaves
 from proxrl.types import Step, Tree
 
@@ -74,6 +75,8 @@ class EnvPoolEnvs:
         if self._task not in task_packages():
             raise ProxRLError(f"EnvPool has no task {self._task}; use --vector inprocess")
         given_space, action_space = self._call(lambda envpool: _spaces(envpool.make_spec(self._task, **self._kwargs)))
+        if isinstance(action_space, spaces.Dict | spaces.Tuple):
+            raise ProxRLError(f"{self._task} takes nested actions, which EnvPool can't be given here; use --vector inprocess")
         self._given_space = unbounded_where_unknown(given_space)
         self._flatten = is_dm_control(self._task)
         self.num_envs = num_envs

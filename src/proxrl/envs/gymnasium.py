@@ -13,10 +13,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
-from proxrl.envs.buffers import Buffers, cast_obs, space_tree, stored_space, write_row
+from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
+from proxrl.envs.masked import with_mask
 from proxrl.errors import ProxRLError
 from proxrl.imports import import_attribute, one_line
-from proxrl.tree import tree_map
+from proxrl.spaces import space_tree
+from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Episode, Step, Tree
 
 # --- one environment from a name ------------------------------------------------------------------------------------------
@@ -33,8 +35,15 @@ def find_callable(env: str) -> Callable[..., Any] | None:
     raise ProxRLError(f"{env}: module {module_name!r} has no callable {attribute!r} and registers no such Gymnasium id")
 
 
-def make_env(env: str | EnvSpec | Callable[..., Any], kwargs: dict[str, Any] | None = None) -> gymnasium.Env:
-    """One environment from a Gymnasium id, `module:callable`, or a callable that returns it."""
+def make_env(
+    env: str | EnvSpec | Callable[..., Any],
+    kwargs: dict[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    action_mask: str = "off",
+) -> gymnasium.Env:
+    """One environment from a Gymnasium id, `module:callable`, or a callable that returns it; with its mask, where it has one and
+    `action_mask` says so, and with a time limit, which takes the place of one that its id has.
+    """
     kwargs = kwargs or {}
     name = env if isinstance(env, str) else getattr(env, "id", None) or getattr(env, "__name__", repr(env))
     if isinstance(env, str) and ":" in env:
@@ -42,13 +51,21 @@ def make_env(env: str | EnvSpec | Callable[..., Any], kwargs: dict[str, Any] | N
     try:
         with warnings.catch_warnings(), _quiet_mujoco(env):
             warnings.filterwarnings("ignore", module=r"gymnasium\.")  # "out of date" for v4 tasks, which are asked for by name
-            made = env(**kwargs) if callable(env) else gymnasium.make(env, disable_env_checker=True, **kwargs)
+            made = _made(env, kwargs, max_episode_steps)
     except Exception as error:
         told = f"; check --env-kwargs {' '.join(f'{key}={value}' for key, value in kwargs.items())}" if kwargs else ""
         raise ProxRLError(f"can't make {name}: {one_line(error)}{told}") from error
     if not isinstance(made, gymnasium.Env):
         raise ProxRLError(f"{name} returned {type(made).__name__}, but must return a gymnasium.Env")
-    return made
+    return with_mask(made, action_mask)
+
+
+def _made(env: str | EnvSpec | Callable[..., Any], kwargs: dict[str, Any], max_episode_steps: int | None) -> Any:
+    limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+    if not callable(env):
+        return gymnasium.make(env, disable_env_checker=True, **limit, **kwargs)
+    made = env(**kwargs)
+    return gymnasium.wrappers.TimeLimit(made, **limit) if limit and isinstance(made, gymnasium.Env) else made
 
 
 @contextlib.contextmanager
@@ -92,7 +109,7 @@ class InProcessEnvs:
         self._seed = 0
         self._steps = [env.step for env in self._envs]
         self._one_array = not isinstance(self.observation_space, spaces.Dict | spaces.Tuple)
-        self._discrete = isinstance(self.action_space, spaces.Discrete)
+        self._action_rows = _row_reader(self.action_space)
         self._valid = np.ones(self.num_envs, np.bool_)
         # Plain numbers: adding to an element of a numpy array costs as much as the rest of the loop.
         self._totals = [0.0] * self.num_envs
@@ -129,7 +146,7 @@ class InProcessEnvs:
             self._clear_flags()
         n = 0
         try:
-            for n, (step, row) in enumerate(zip(self._steps, action.tolist() if self._discrete else action, strict=True)):
+            for n, (step, row) in enumerate(zip(self._steps, self._action_rows(action), strict=True)):
                 obs, reward, terminated, truncated, _ = step(row)
                 rewards[n] = reward
                 totals[n] += reward  # type: ignore[operator]  # Gymnasium calls it SupportsFloat
@@ -174,10 +191,23 @@ class InProcessEnvs:
             if np.shape(value) != leaf.shape:
                 raise ValueError(f"the observation has shape {np.shape(value)}, but its space says {leaf.shape}")
 
-        tree_map(check, space_tree(self.observation_space), obs)
+        try:
+            tree_map(check, space_tree(self.observation_space), obs)
+        except (TypeError, KeyError, IndexError):
+            form = type(obs).__name__
+            raise ValueError(f"the observation, a {form}, does not have the form {self.observation_space}") from None
 
     def _failure(self, n: int, call: str, error: BaseException) -> ProxRLError:
         return ProxRLError(f"environment {self._first_env + n} failed in {call}: {one_line(error)}")
+
+
+def _row_reader(space: gymnasium.Space) -> Callable[[Tree], Sequence[Any]]:
+    """A function from actions [N, ...] to one action for each environment."""
+    if isinstance(space, spaces.Discrete):
+        return lambda action: action.tolist()  # plain numbers: array elements are slow to use
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return lambda action: [tree_map(lambda leaf, n=n: leaf[n, ...], action) for n in range(len(next(tree_leaves(action))))]
+    return lambda action: [action[n, ...] for n in range(len(action))] if space.shape == () else action
 
 
 class NativeVectorEnvs:
@@ -237,12 +267,17 @@ class NativeVectorEnvs:
         return cast_obs(tree_map(lambda array: np.asarray(array)[ended], given), self.observation_space)
 
 
-def make_native(env: str, num_envs: int, kwargs: dict[str, Any] | None = None, first_env: int = 0) -> NativeVectorEnvs:
+def make_native(
+    env: str, num_envs: int, kwargs: dict[str, Any] | None = None, first_env: int = 0, max_episode_steps: int | None = None
+) -> NativeVectorEnvs:
     """The vectorised class that Gymnasium registers for this id."""
+    kwargs = dict(kwargs or {})
+    if max_episode_steps is not None:
+        kwargs["max_episode_steps"] = max_episode_steps
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"gymnasium\.")
-            envs = gymnasium.make_vec(env, num_envs, vectorization_mode="vector_entry_point", **(kwargs or {}))
+            envs = gymnasium.make_vec(env, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except Exception as error:
         raise ProxRLError(f"can't make the vectorised class of {env}: {one_line(error)}; use --vector inprocess") from error
     return NativeVectorEnvs(envs, first_env)

@@ -153,6 +153,8 @@ def make_environments(
     vector: str = "auto",
     num_workers: int | None = None,
     first_env: int = 0,
+    max_episode_steps: int | None = None,
+    action_mask: str = "auto",
 ) -> Environments:
     """N environments behind the one contract; `vector` is "auto" or one of `Vector`."""
     kwargs = dict(env_kwargs or {})
@@ -161,19 +163,22 @@ def make_environments(
         vector = choose_vector(env, num_envs, family, kwargs)
     if isinstance(env, str) and vector != "envpool" and env not in gymnasium.registry and ":" not in env:
         raise ProxRLError(f"only EnvPool has {env}; use --vector envpool")
+    if vector in ("envpool", "native") and action_mask not in ("auto", "off"):
+        raise ProxRLError(f"--action-mask {action_mask} is read from single environments; use --vector inprocess or workers")
     match vector:
         case "envpool":
             if not isinstance(env, str) or family is CUSTOM:
                 raise ProxRLError("EnvPool can't run an environment of your own; use --vector inprocess or workers")
-            return EnvPoolEnvs(env, num_envs, first_env, **kwargs)
+            limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+            return EnvPoolEnvs(env, num_envs, first_env, **limit, **kwargs)
         case "native":
             if not isinstance(env, str) or family is CUSTOM or gymnasium.spec(env).vector_entry_point is None:
                 raise ProxRLError(f"Gymnasium has no vectorised class for {_label(env)}; use --vector inprocess or workers")
-            return make_native(env, num_envs, kwargs, first_env)
+            return make_native(env, num_envs, kwargs, first_env, max_episode_steps)
         case "workers" | "inprocess":
             # The registered description rather than the id: worker processes don't know what this process registered.
             source = gymnasium.registry.get(env, env) if isinstance(env, str) else env
-            makers = [functools.partial(make_env, source, kwargs)] * num_envs
+            makers = [functools.partial(make_env, source, kwargs, max_episode_steps, action_mask)] * num_envs
             if vector == "workers":
                 return WorkerEnvs(makers, first_env, num_workers)
             return InProcessEnvs(makers, first_env)

@@ -21,10 +21,10 @@ from proxrl.types import Array, Batch, Rollout, Tree
 
 
 class Evaluation(NamedTuple):
-    """A rollout as the policy that acted sees it."""
+    """A rollout as the policy that acted sees it. Rows are in the order of time, then environment: row t * N + n."""
 
-    obs: Tree  # [T, N, ...] preprocessed
-    action: Array  # [T, N, ...]
+    obs: Tree  # [T * N, ...] preprocessed
+    action: Array  # [T * N, ...]
     log_prob: Array  # [T, N]
     value: Array  # [T, N] of the observation
     next_value: Array  # [T, N] of its true successor
@@ -36,6 +36,10 @@ class Outputs(NamedTuple):
     log_prob: Array  # [B]
     entropy: Array  # [B]
     value: Array  # [B]
+
+    def only(self, policy: bool, value: bool) -> "Outputs":
+        """With zeros for what is not to learn."""
+        return self if policy and value else Outputs(self.log_prob * policy, self.entropy * policy, self.value * value)
 
 
 class Compute(Protocol):
@@ -61,7 +65,7 @@ class Compute(Protocol):
     def forward(self, batch: Batch) -> Outputs: ...
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        """Fill the flat gradient from the loss's gradient at the outputs of the last `forward`; the terms are carried along."""
+        """Add to the flat gradient, from the loss's gradient at the outputs of the last `forward`; terms are carried along."""
 
 
 class TorchCompute:
@@ -84,29 +88,30 @@ class TorchCompute:
     def act(
         self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
     ) -> tuple[NDArray[Any], State]:
-        prepared = self.policy.preprocess(tree_map(self.array, obs))
-        distribution, state = self.policy.act(prepared, state, self.array(starts))
+        distribution, state = self.policy.act(self.prepared(obs), state, self.array(starts))
         action = distribution.mode() if noise is None else distribution.sample(self.array(noise))
         return action.cpu().numpy(), state
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Evaluation:
         steps, num_envs = rollout.reward.shape
-        obs = self.policy.preprocess(tree_map(self.array, rollout.obs))
-        action = self.array(rollout.action)
-        distribution, value, _ = self.policy.core(obs[:-1].flatten(0, 1), (), None)
-        log_prob = distribution.log_prob(action.flatten(0, 1)).view(steps, num_envs)
+        rows = self.prepared(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
+        obs = tree_map(lambda leaf: leaf[:-num_envs], rows)
+        action = self.array(rollout.action).flatten(0, 1)
+        distribution, value, _ = self.policy.core(obs, (), None)
+        log_prob = distribution.log_prob(action).view(steps, num_envs)
         value = value.view(steps, num_envs)
-        next_value = torch.cat([value[1:], self.values(obs[-1])[None]])
+        last = self.policy.values(tree_map(lambda leaf: leaf[-num_envs:], rows))
+        next_value = torch.cat([value[1:], last[None]])
         t, n = (self.array(index) for index in rollout.final_index)
         if rollout.final_obs is not None:
-            next_value[t, n] = self.values(self.policy.preprocess(tree_map(self.array, rollout.final_obs)))
+            next_value[t, n] = self.policy.values(self.prepared(rollout.final_obs))
         else:
             next_value[t, n] = value[t, n]
-        return Evaluation(obs[:-1], action, log_prob, value, next_value)
+        return Evaluation(obs, action, log_prob, value, next_value)
 
-    def values(self, obs: Tensor) -> Tensor:
-        return self.policy.core(obs, (), None)[1]
+    def prepared(self, obs: Tree) -> Any:
+        return self.policy.preprocess(tree_map(self.array, obs))
 
     def array(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
@@ -117,6 +122,10 @@ class TorchCompute:
         return Outputs(*(output.detach() for output in self.outputs))
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        self.parameters.gradient.zero_()
-        torch.stack(list(terms), out=self.parameters.carried)
-        torch.autograd.backward(self.outputs, gradient)  # type: ignore[arg-type]  # a tuple of tensors is a sequence of them
+        self.parameters.carried += torch.stack(list(terms))
+        assert self.outputs is not None
+        # The entropy of a fixed deviation, for one, depends on no parameter.
+        pairs = [(output, slope) for output, slope in zip(self.outputs, gradient, strict=True) if output.requires_grad]
+        outputs, slopes = zip(*pairs, strict=True)
+        torch.autograd.backward(outputs, slopes)
+        self.outputs = None  # frees what autograd kept

@@ -3,10 +3,18 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
+import gymnasium
+import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+from proxrl.errors import ProxRLError
+from proxrl.tree import tree_leaves
+from proxrl.types import Tree
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
 def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
@@ -17,18 +25,46 @@ def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
 
 
 class MLP(nn.Module):
-    """Fully connected layers with an activation after each."""
+    """Fully connected layers with an activation after each, on all entries of an observation side by side."""
 
-    def __init__(self, input_size: int, hidden_sizes: Sequence[int], activation: str) -> None:
+    def __init__(self, space: gymnasium.Space, hidden_sizes: Sequence[int], activation: str) -> None:
         super().__init__()
-        sizes = [input_size, *hidden_sizes]
+        sizes = [spaces.flatdim(space), *hidden_sizes]
         self.activation = activation
         self.layers = nn.ModuleList(orthogonal(nn.Linear(inputs, outputs), math.sqrt(2)) for inputs, outputs in pairwise(sizes))
         self.function = ACTIVATIONS[activation]()
         self.output_size = sizes[-1]
 
-    def forward(self, obs: Tensor) -> Tensor:
-        features = obs
+    def forward(self, obs: Tree) -> Tensor:
+        features = side_by_side(obs)
         for layer in self.layers:
             features = self.function(layer(features))
         return features
+
+
+def side_by_side(obs: Tree) -> Tensor:
+    """Every entry of an observation in one row [B, size]."""
+    rows = [leaf.reshape(len(leaf), -1).float() for leaf in tree_leaves(obs)]
+    return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+
+
+class Select(nn.Module):
+    """An encoder that sees some keys of the observation, and no others."""
+
+    def __init__(self, keys: Sequence[str], encoder: nn.Module) -> None:
+        super().__init__()
+        self.keys, self.encoder = tuple(keys), encoder
+
+    def forward(self, obs: dict[str, Any]) -> Tensor:
+        features: Tensor = self.encoder({key: obs[key] for key in self.keys})
+        return features
+
+
+def select_space(space: gymnasium.Space, keys: Sequence[str], flag: str) -> spaces.Dict:
+    """The part of a Dict space that an encoder with these keys sees."""
+    if not isinstance(space, spaces.Dict):
+        raise ProxRLError(f"{flag} chooses keys of a Dict observation, but the observation space is {space}; leave it out")
+    unknown = [key for key in keys if key not in space.spaces]
+    if unknown:
+        raise ProxRLError(f"{flag} names {', '.join(unknown)}, but the observation has the keys {', '.join(space)}")
+    return spaces.Dict([(key, space[key]) for key in keys])

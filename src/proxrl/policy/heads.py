@@ -1,4 +1,4 @@
-"""Features in, distributions over actions out.
+"""A network's outputs in, distributions over actions out: what heads share, and those of discrete actions.
 
 Actions are made from noise that is drawn ahead, so each environment can have a random stream of its own. A head also knows
 the way from the action it sampled to the one the environment receives: only the latter is clipped, the former is what is
@@ -6,71 +6,17 @@ learnt from.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import gymnasium
 import numpy as np
-import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from proxrl.errors import ProxRLError
-from proxrl.policy.encoders import orthogonal
-
-# Small enough that the first policy is nearly uniform whatever the features (implementation detail 2).
-ACTION_GAIN = 0.01
-
-
-class Distribution(Protocol):
-    """A batch of distributions over actions."""
-
-    def sample(self, noise: Tensor) -> Tensor: ...
-    def mode(self) -> Tensor: ...
-    def log_prob(self, action: Tensor) -> Tensor: ...  # [B]
-    def entropy(self) -> Tensor: ...  # [B]
-
-
-class Categorical:
-    """One of n actions, by unnormalised log-probabilities [B, n]."""
-
-    def __init__(self, logits: Tensor) -> None:
-        self.log_probs = torch.log_softmax(logits, -1)
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Adding Gumbel noise to log-probabilities makes the largest one a fair draw."""
-        return (self.log_probs + noise).argmax(-1)
-
-    def mode(self) -> Tensor:
-        return self.log_probs.argmax(-1)
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-    def entropy(self) -> Tensor:
-        return -(self.log_probs.exp() * self.log_probs).sum(-1)
-
-
-class Gaussian:
-    """Independent components: mean [B, d] and log deviation [d]."""
-
-    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
-        self.mean, self.log_std = mean, log_std
-
-    def sample(self, noise: Tensor) -> Tensor:
-        return self.mean + self.log_std.exp() * noise
-
-    def mode(self) -> Tensor:
-        return self.mean
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        scaled = (action - self.mean) * torch.exp(-self.log_std)
-        return (-0.5 * scaled * scaled - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-
-    def entropy(self) -> Tensor:
-        per_row = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-        return per_row.expand(self.mean.shape[:-1])
+from proxrl.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
+from proxrl.spaces import choices
+from proxrl.types import Tree
 
 
 @dataclass(frozen=True)
@@ -81,65 +27,80 @@ class ActionLayout:
     dtype: type[np.generic]
 
 
-class ActionHead(Protocol):
-    """What every head offers besides being a module from features to a Distribution."""
+class Head(nn.Module):
+    """What every head offers besides being a module from a network's outputs, and maybe a mask, to a Distribution."""
 
+    inputs: int  # numbers per action that the network gives
+    choices: int  # bits of a mask
+    noise_size: int  # random numbers per action
     layout: ActionLayout
 
-    def __call__(self, features: Tensor) -> Distribution: ...
-    def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]: ...  # [steps, ...]
-    def to_env(self, action: NDArray[Any]) -> NDArray[Any]: ...
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Distribution:
+        raise NotImplementedError
+
+    def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
+        """[steps, noise_size]"""
+        raise NotImplementedError
+
+    def to_env(self, action: NDArray[Any]) -> Tree:
+        """Actions [N, ...] as the space has them, from stored ones."""
+        raise NotImplementedError
 
 
-class CategoricalHead(nn.Module):
+class CategoricalHead(Head):
     """For Discrete action spaces."""
 
-    def __init__(self, features: int, space: gymnasium.spaces.Discrete) -> None:
+    def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
-        self.linear = orthogonal(nn.Linear(features, int(space.n)), ACTION_GAIN)
-        self.start = int(space.start)
+        self.inputs = self.choices = self.noise_size = int(space.n)
+        self.start, self.env_dtype = int(space.start), np.dtype(space.dtype)
         self.layout = ActionLayout((), np.int64)
 
-    def forward(self, features: Tensor) -> Categorical:
-        return Categorical(self.linear(features))
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Categorical:
+        return Categorical(inputs, mask)
 
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
-        return rng.gumbel(size=(steps, self.linear.out_features)).astype(np.float32)
+        return rng.gumbel(size=(steps, self.noise_size)).astype(np.float32)
 
     def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        return action + self.start if self.start else action
+        return (action + self.start if self.start else action).astype(self.env_dtype, copy=False)
 
 
-class GaussianHead(nn.Module):
-    """For Box action spaces: a mean from the features, a deviation that does not depend on them (continuous details 1-3).
+class MultiCategoricalHead(Head):
+    """For MultiDiscrete action spaces."""
 
-    The logarithm of the deviation is the parameter: the deviation itself could be stepped below zero.
-    """
-
-    def __init__(self, features: int, space: gymnasium.spaces.Box, log_std_init: float) -> None:
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
         super().__init__()
-        size = math.prod(space.shape)
-        self.linear = orthogonal(nn.Linear(features, size), ACTION_GAIN)
-        self.log_std = nn.Parameter(torch.full((size,), log_std_init))
-        self.layout = ActionLayout((size,), np.float32)
-        self.env_shape: Sequence[int] = space.shape
-        self.low, self.high = space.low.reshape(-1), space.high.reshape(-1)
+        self.sizes: list[int] = space.nvec.reshape(-1).tolist()
+        self.inputs = self.choices = self.noise_size = sum(self.sizes)
+        self.layout = ActionLayout((len(self.sizes),), np.int64)
+        self.start, self.env_shape, self.env_dtype = space.start.reshape(-1).astype(np.int64), space.shape, space.dtype
 
-    def forward(self, features: Tensor) -> Gaussian:
-        return Gaussian(self.linear(features), self.log_std)
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> MultiCategorical:
+        return MultiCategorical(inputs, self.sizes, mask)
 
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
-        return rng.standard_normal((steps, *self.layout.shape), np.float32)
+        return rng.gumbel(size=(steps, self.noise_size)).astype(np.float32)
 
     def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Clip to the bounds (continuous detail 5). minimum and maximum take half the time of clip on a few numbers."""
-        clipped: NDArray[Any] = np.minimum(np.maximum(action, self.low), self.high)
-        return clipped.reshape(len(action), *self.env_shape)
+        return (action + self.start).reshape(len(action), *self.env_shape).astype(self.env_dtype)
 
 
-def make_head(features: int, space: gymnasium.Space, log_std_init: float) -> CategoricalHead | GaussianHead:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return CategoricalHead(features, space)
-    if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return GaussianHead(features, space, log_std_init)
-    raise ProxRLError(f"the action space {space} is not supported; wrap the environment so that it is Discrete or a float Box")
+class BernoulliHead(Head):
+    """For MultiBinary action spaces."""
+
+    def __init__(self, space: spaces.MultiBinary) -> None:
+        super().__init__()
+        self.inputs = self.noise_size = math.prod(space.shape)
+        self.choices = choices(space)
+        self.layout = ActionLayout((self.inputs,), np.float32)
+        self.env_shape, self.env_dtype = space.shape, space.dtype
+
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Bernoulli:
+        return Bernoulli(inputs, mask)
+
+    def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
+        return rng.logistic(size=(steps, self.noise_size)).astype(np.float32)
+
+    def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
+        return action.reshape(len(action), *self.env_shape).astype(self.env_dtype)

@@ -6,8 +6,8 @@ everything else (checkpoints, averaging over ranks, clipping, Adam) neither know
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,26 +15,30 @@ from torch import Tensor, nn
 
 from proxrl.collect.normalize import EPSILON
 from proxrl.policy.compute import Evaluation, Outputs
+from proxrl.policy.continuous import GaussianHead
+from proxrl.policy.distributions import FORBIDDEN
 from proxrl.policy.encoders import MLP
 from proxrl.policy.flat import FlatParameters
-from proxrl.policy.heads import CategoricalHead, GaussianHead
+from proxrl.policy.heads import CategoricalHead
 from proxrl.policy.memory import NoMemory, State
 from proxrl.policy.policy import Policy
-from proxrl.policy.preprocess import Flatten, OneHot, Whiten
-from proxrl.types import Array, Batch, Rollout
+from proxrl.policy.preprocess import Branches, Floats, Mask, OneHot, Preprocess, Whiten
+from proxrl.tree import tree_map
+from proxrl.types import Array, Batch, Rollout, Tree
 
-Floats = NDArray[np.float32]
+Rows = NDArray[np.float32]
+Allowed: TypeAlias = Any  # a mask [B, n]; empty where there is none
 
 # From this size on, five cheap passes over an array beat one expensive one.
 MANY = 2048
 
 
-def _array(tensor: Tensor | None) -> Floats:
+def _array(tensor: Tensor | None) -> Rows:
     assert tensor is not None
     return tensor.detach().numpy()
 
 
-def _tanh_(x: Floats) -> Floats:
+def _tanh_(x: Rows) -> Rows:
     """tanh in place. For many numbers as 2 / (1 + exp(-2x)) - 1: numpy has vector instructions for exp but, on many CPUs,
     none for tanh.
     """
@@ -59,9 +63,9 @@ class _Network:
         self.weight_gradients = [_array(layer.weight.grad) for layer in linear]
         self.bias_gradients = [_array(layer.bias.grad) for layer in linear]
         self.tanh = encoder.activation == "tanh"
-        self.inputs: list[Floats] = []
+        self.inputs: list[Rows] = []
 
-    def forward(self, inputs: Floats) -> Floats:
+    def forward(self, inputs: Rows) -> Rows:
         """Keeps the input of every layer for `backward`."""
         self.inputs = []
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -72,7 +76,7 @@ class _Network:
             inputs += bias
         return inputs
 
-    def backward(self, gradient: Floats) -> None:
+    def backward(self, gradient: Rows) -> None:
         """From the gradient at the output to the gradients of all weights and biases."""
         for layer in reversed(range(len(self.weights))):
             inputs = self.inputs[layer]
@@ -84,17 +88,16 @@ class _Network:
 
 
 class _Categorical:
-    def __init__(self, head: CategoricalHead) -> None:
-        self.linear = head.linear
-
     def freeze(self) -> None:
         """Nothing but the network decides."""
 
-    def act(self, logits: Floats, noise: Floats | None) -> NDArray[np.int64]:
+    def act(self, logits: Rows, noise: Rows | None, allowed: Allowed) -> NDArray[np.int64]:
+        logits = _masked(logits, allowed)
         chosen: NDArray[np.int64] = (logits if noise is None else logits + noise).argmax(1)
         return chosen
 
-    def forward(self, logits: Floats, action: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def forward(self, logits: Rows, action: NDArray[np.int64], allowed: Allowed) -> tuple[Rows, Rows]:
+        logits = _masked(logits, allowed)
         shifted = logits - logits.max(1, keepdims=True)
         exponential = np.exp(shifted)
         total = exponential.sum(1, keepdims=True)
@@ -104,8 +107,8 @@ class _Categorical:
         self.chosen = np.arange(len(action)), action
         return self.log_probs[self.chosen], self.entropy
 
-    def backward(self, log_prob: Floats, entropy: Floats) -> Floats:
-        surprise: Floats = self.log_probs + self.entropy[:, None]
+    def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
+        surprise: Rows = self.log_probs + self.entropy[:, None]
         surprise *= entropy[:, None]
         surprise += log_prob[:, None]
         surprise *= -self.probs
@@ -113,111 +116,150 @@ class _Categorical:
         return surprise
 
 
+def _masked(logits: Rows, allowed: Allowed) -> Rows:
+    return np.where(allowed, logits, np.float32(FORBIDDEN)) if len(allowed) else logits
+
+
 class _Gaussian:
     def __init__(self, head: GaussianHead) -> None:
-        self.linear = head.linear
         self.log_std, self.log_std_gradient = _array(head.log_std), _array(head.log_std.grad)
 
     def freeze(self) -> None:
         self.std = np.exp(self.log_std)
 
-    def act(self, mean: Floats, noise: Floats | None) -> Floats:
+    def act(self, mean: Rows, noise: Rows | None, allowed: Allowed) -> Rows:
         return mean if noise is None else noise * self.std + mean
 
-    def forward(self, mean: Floats, action: Floats) -> tuple[Floats, Floats]:
+    def forward(self, mean: Rows, action: Rows, allowed: Allowed) -> tuple[Rows, Rows]:
         self.inverse_std = np.exp(-self.log_std)
         self.scaled = (action - mean) * self.inverse_std
         normaliser = self.log_std.sum() + np.float32(0.5 * math.log(2 * math.pi) * len(self.log_std))
         log_prob = np.einsum("ij,ij->i", self.scaled, self.scaled) * np.float32(-0.5) - normaliser
         return log_prob, np.full(len(mean), normaliser + np.float32(0.5 * len(self.log_std)))
 
-    def backward(self, log_prob: Floats, entropy: Floats) -> Floats:
+    def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
         np.dot(log_prob, self.scaled * self.scaled - 1, out=self.log_std_gradient)
         self.log_std_gradient += entropy.sum()
         return self.scaled * self.inverse_std * log_prob[:, None]
 
 
 class NumpyCompute:
-    """`Compute` for separate MLPs and a categorical or Gaussian head."""
+    """`Compute` for separate MLPs and a categorical or Gaussian head; `backward` is called once per step of the optimiser."""
 
     library: ClassVar[Any] = np
 
     @staticmethod
     def supports(policy: Policy) -> bool:
         """Exact types: a subclass may compute something else."""
-        parts = policy.preprocess, policy.actor, policy.critic, policy.memory, policy.head
-        return all(type(part) in (Flatten, Whiten, OneHot, MLP, NoMemory, CategoricalHead, GaussianHead) for part in parts)
+        networks = policy.actor, policy.critic
+        mlps = all(type(network) is MLP and network.activation in ("tanh", "relu") for network in networks)
+        linear = type(policy.action) is nn.Linear and type(policy.value) is nn.Linear and type(policy.memory) is NoMemory
+        head = policy.head
+        known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.std == "independent")
+        return mlps and linear and known and all(type(part) in _PREPARED for part in _leaves(policy.preprocess))
 
     def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
         self.policy = policy
         self.carried = parameters.carried.numpy()
-        self.actor = _Network(policy.actor, policy.head.linear)
-        self.critic = _Network(policy.critic, policy.value)
+        networks: Any = policy  # of the kinds that `supports` has found
+        self.actor = _Network(networks.actor, networks.action)
+        self.critic = _Network(networks.critic, networks.value)
         head = policy.head
-        self.head = _Categorical(head) if isinstance(head, CategoricalHead) else _Gaussian(head)
+        self.head = _Gaussian(head) if isinstance(head, GaussianHead) else _Categorical()
         self.freeze()
 
     def freeze(self) -> None:
         self.head.freeze()
-        self.preprocess = _preprocess(self.policy.preprocess)
+        parts = self.policy.preprocess
+        if self.policy.masked:
+            assert isinstance(parts, Branches)
+            parts = parts.parts[parts.keys.index("observation")]
+        self.prepare = _prepare(parts)
 
     def initial_state(self, num_envs: int) -> State:
         return self.policy.memory.initial_state(num_envs)
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        state: State,
-        starts: NDArray[np.bool_],
-        noise: Floats | None,
-    ) -> tuple[NDArray[Any], State]:
-        return self.head.act(self.actor.forward(self.preprocess(obs)), noise), state
+    def act(self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: Rows | None) -> tuple[NDArray[Any], State]:
+        seen, allowed = self.split(obs)
+        return self.head.act(self.actor.forward(self.prepare(seen)), noise, allowed), state
+
+    def split(self, obs: Tree) -> tuple[Tree, Allowed]:
+        return (obs["observation"], obs["action_mask"].view(np.bool_)) if self.policy.masked else (obs, ())
 
     def evaluate(self, rollout: Rollout) -> Evaluation:
         steps, num_envs = rollout.reward.shape
-        rows = self.preprocess(rollout.obs.reshape(-1, *rollout.obs.shape[2:]))
+        seen, allowed = self.split(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
+        rows = self.prepare(seen)
         values = self.values(rows).reshape(steps + 1, num_envs)
-        obs, action = rows[:-num_envs], rollout.action
-        log_prob, _ = self.head.forward(self.actor.forward(obs), action.reshape(-1, *action.shape[2:]))
+        obs, allowed = rows[:-num_envs], allowed[:-num_envs]
+        action = rollout.action.reshape(-1, *rollout.action.shape[2:])
+        log_prob, _ = self.head.forward(self.actor.forward(obs), action, allowed)
         next_value = values[1:].copy()
         if rollout.final_obs is not None:
-            next_value[rollout.final_index] = self.values(self.preprocess(rollout.final_obs))
+            next_value[rollout.final_index] = self.values(self.prepare(self.split(rollout.final_obs)[0]))
         else:
             next_value[rollout.final_index] = values[rollout.final_index]
-        obs = obs.reshape(steps, num_envs, -1)
-        return Evaluation(obs, action, log_prob.reshape(steps, num_envs), values[:-1], next_value)
+        return Evaluation((obs, allowed), action, log_prob.reshape(steps, num_envs), values[:-1], next_value)
 
-    def values(self, rows: Floats) -> Floats:
+    def values(self, rows: Rows) -> Rows:
         return self.critic.forward(rows)[:, 0]
 
     def array(self, values: NDArray[Any]) -> NDArray[Any]:
         return values
 
     def forward(self, batch: Batch) -> Outputs:
-        log_prob, entropy = self.head.forward(self.actor.forward(batch.obs), batch.action)
-        return Outputs(log_prob, entropy, self.values(batch.obs))
+        obs, allowed = batch.obs
+        log_prob, entropy = self.head.forward(self.actor.forward(obs), batch.action, allowed)
+        return Outputs(log_prob, entropy, self.values(obs))
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
+        """Writes instead of adding, which spares a pass over all weights: build.py gives it whole minibatches only."""
         self.carried[:] = terms
         self.actor.backward(self.head.backward(gradient.log_prob, gradient.entropy))
         self.critic.backward(gradient.value[:, None])
 
 
-def _preprocess(module: Flatten) -> Callable[[NDArray[Any]], Floats]:
-    """The module's function on rows [B, ...] of observations, with the statistics it has now."""
-    if isinstance(module, OneHot):
-        table, start = np.eye(module.output_size, dtype=np.float32), module.start
-        return lambda obs: table[obs - start]
-    size = module.output_size
-    if not isinstance(module, Whiten):
-        return lambda obs: obs.reshape(len(obs), size).astype(np.float32, copy=False)
-    mean, limit = _array(module.moments.mean).copy(), np.float32(module.clip)
-    scale = 1 / np.sqrt(_array(module.moments.variance) + np.float32(EPSILON))
+_PREPARED = (Floats, Whiten, OneHot, Mask)
 
-    def whiten(obs: NDArray[Any]) -> Floats:
-        rows: Floats = np.subtract(obs.reshape(len(obs), size), mean, dtype=np.float32)  # integers would make it float64
+
+def _leaves(module: Preprocess) -> Iterator[Preprocess]:
+    if isinstance(module, Branches):
+        for part in module.parts:
+            yield from _leaves(part)
+    else:
+        yield module
+
+
+def _prepare(module: Preprocess) -> Callable[[Tree], Rows]:
+    """The module's function on rows [B, ...] of observations, with the statistics it has now; all entries side by side."""
+    if isinstance(module, Branches):
+        parts = [(key, _prepare(part)) for key, part in zip(module.keys, module.parts, strict=True)]
+        return lambda obs: np.concatenate([prepare(obs[key]) for key, prepare in parts], axis=1)
+    if isinstance(module, OneHot):
+        return _one_hot(module)
+    if not isinstance(module, Whiten):
+        return lambda obs: obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+    mean, limit = _array(module.moments.mean).reshape(-1).copy(), np.float32(module.clip)
+    scale = 1 / np.sqrt(_array(module.moments.variance).reshape(-1) + np.float32(EPSILON))
+
+    def whiten(obs: NDArray[Any]) -> Rows:
+        rows: Rows = np.subtract(obs.reshape(len(obs), -1), mean, dtype=np.float32)  # integers would make it float64
         rows *= scale
         np.minimum(rows, limit, out=rows)
         return np.maximum(rows, -limit, out=rows)
 
     return whiten
+
+
+def _one_hot(module: OneHot) -> Callable[[NDArray[Any]], Rows]:
+    shift = module.begin.numpy() - module.start.numpy()
+    if len(shift) == 1:
+        table, first = np.eye(module.width, dtype=np.float32), int(shift[0])
+        return lambda obs: table[obs + first]
+
+    def one_hot(obs: NDArray[Any]) -> Rows:
+        rows = np.zeros((len(obs), module.width), np.float32)
+        np.put_along_axis(rows, obs.reshape(len(obs), -1) + shift, np.float32(1), axis=1)
+        return rows
+
+    return one_hot

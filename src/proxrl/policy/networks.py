@@ -1,0 +1,111 @@
+"""Which networks a policy is made of: MLPs by flag, or modules of the user's own, in the place of an encoder or whole.
+
+An own part is named by `module:callable`, so that config.toml can name it too:
+
+--encoder  build(observation_space, **kwargs)                from observations to features [B, n], any n
+--policy   build(observation_space, action_space, **kwargs)  from observations to what the head takes [B, action_inputs]
+--value    build(observation_space, **kwargs)                from observations to values [B] or [B, 1]
+
+The observation space that they get is that of prepared observations: float Boxes of the observation's own shapes, one-hot
+vectors for discrete entries, in the same Dicts and Tuples. So is what their modules are called with.
+"""
+
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from proxrl.config import Config, flag
+from proxrl.errors import ProxRLError
+from proxrl.imports import one_line
+from proxrl.masks import Guard
+from proxrl.own import build_own
+from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
+from proxrl.policy.memory import NoMemory
+from proxrl.policy.policy import Policy
+from proxrl.policy.preprocess import make_preprocess
+from proxrl.policy.product import make_head
+from proxrl.seeding import Purpose, integer_seed
+from proxrl.spaces import space_tree
+from proxrl.tree import tree_map
+
+# Small enough that the first policy is nearly uniform whatever the features (core detail 2).
+ACTION_GAIN = 0.01
+
+
+def make_policy(config: Config, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> Policy:
+    """By default separate MLPs for policy and value (core detail 13). The seed alone fixes the weights, on every rank."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer_seed(config.seed, Purpose.WEIGHTS))
+        preprocess = make_preprocess(observation_space, config.normalize_observations, config.clip_observations)
+        guard = Guard(observation_space, action_space)
+        seen = preprocess.output_space["observation"] if guard.masked else preprocess.output_space  # type: ignore[index]
+        head = make_head(action_space, config)
+        actor, actor_size = make_actor(config, seen, action_space, head.inputs)
+        critic, critic_size = make_critic(config, seen, actor_size)
+        action = nn.Identity() if config.policy else orthogonal(nn.Linear(actor_size, head.inputs), ACTION_GAIN)
+        value = nn.Identity() if config.value else orthogonal(nn.Linear(critic_size, 1), gain=1.0)
+        policy = Policy(preprocess, guard, actor, critic, NoMemory(), action, head, value)
+    # Dropout would make the policy that learns another one than the policy that acted.
+    return policy.eval()
+
+
+def make_actor(config: Config, space: gymnasium.Space, action_space: gymnasium.Space, inputs: int) -> tuple[nn.Module, int]:
+    """The network behind the policy, and how many numbers it gives."""
+    keys = config.actor_keys
+    sees = space if keys is None else select_space(space, keys, flag("actor_keys"))
+    if config.policy is None:
+        network, size = make_encoder(config, sees)
+    else:
+        network = own_module("policy", config.policy, (sees, action_space), config.policy_kwargs)
+        size = output_size("policy", config.policy, network, sees)
+        if size != inputs:
+            raise ProxRLError(f"--policy {config.policy} gives {size} numbers per row, but {action_space} takes {inputs}")
+    return (network if keys is None else Select(keys, network)), size
+
+
+def make_critic(config: Config, space: gymnasium.Space, actor_size: int) -> tuple[nn.Module | None, int]:
+    """The network behind the value, and how many numbers it gives; None where it is the actor's."""
+    if config.trunk == "shared":
+        return None, actor_size
+    keys = config.critic_keys
+    sees = space if keys is None else select_space(space, keys, flag("critic_keys"))
+    if config.value is None:
+        network, size = make_encoder(config, sees)
+    else:
+        network = own_module("value", config.value, (sees,), config.value_kwargs)
+        size = output_size("value", config.value, network, sees)
+        if size != 1:
+            raise ProxRLError(f"--value {config.value} gives {size} numbers per row, but a value is one")
+    return (network if keys is None else Select(keys, network)), size
+
+
+def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int]:
+    if config.encoder is None:
+        encoder = MLP(space, config.hidden_sizes, config.activation)
+        return encoder, encoder.output_size
+    own = own_module("encoder", config.encoder, (space,), config.encoder_kwargs)
+    return own, output_size("encoder", config.encoder, own, space)
+
+
+def own_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+    module = build_own(name, text, arguments, kwargs)
+    if not isinstance(module, nn.Module):
+        raise ProxRLError(f"{flag(name)} {text} returned {type(module).__name__}, but must return a torch.nn.Module")
+    return module
+
+
+def output_size(name: str, text: str, module: nn.Module, space: gymnasium.Space) -> int:
+    """Numbers per row that a module gives, by asking it."""
+    rows = 2
+    obs = tree_map(lambda leaf: torch.zeros(rows, *leaf.shape), space_tree(space))
+    try:
+        with torch.no_grad():
+            output = module.eval()(obs)
+    except Exception as error:
+        raise ProxRLError(f"{flag(name)} {text} can't read observations of {space}: {one_line(error)}") from error
+    if not isinstance(output, Tensor) or output.dim() not in (1, 2) or len(output) != rows:
+        got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise ProxRLError(f"{flag(name)} {text} gives {got} for {rows} rows, but must give a tensor of one row for each")
+    return 1 if output.dim() == 1 else output.shape[1]

@@ -1,0 +1,98 @@
+"""Which head an action space gets, and the head of Dict and Tuple spaces: a product over their leaves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from proxrl.config import Config
+from proxrl.errors import ProxRLError
+from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
+from proxrl.policy.distributions import Columns, Product
+from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead
+from proxrl.spaces import space_tree
+from proxrl.tree import tree_leaves, tree_map
+from proxrl.types import Tree
+
+# Whole numbers up to here are exact in the float rows of a product.
+MOST_CHOICES = 2**24
+
+
+class ProductHead(Head):
+    """A head for each leaf, however deep, in the order of the space."""
+
+    def __init__(self, tree: Tree, heads: Sequence[Head]) -> None:
+        super().__init__()
+        self.tree = tree
+        self.heads: Any = nn.ModuleList(heads)
+        self.columns: list[Columns] = []
+        self.inputs = self.choices = self.noise_size = width = 0
+        for head in heads:
+            size, dtype = int(np.prod(head.layout.shape)), torch.from_numpy(np.empty(0, head.layout.dtype)).dtype
+            self.columns.append(
+                Columns(
+                    action=slice(width, width + size),
+                    noise=slice(self.noise_size, self.noise_size + head.noise_size),
+                    shape=head.layout.shape,
+                    dtype=dtype,
+                )
+            )
+            width += size
+            self.inputs += head.inputs
+            self.choices += head.choices
+            self.noise_size += head.noise_size
+        self.layout = ActionLayout((width,), np.float32)
+
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Product:
+        parts = torch.split(inputs, [head.inputs for head in self.heads], -1)
+        masks = [None] * len(parts) if mask is None else torch.split(mask, [head.choices for head in self.heads], -1)
+        return Product([head(part, allowed) for head, part, allowed in zip(self.heads, parts, masks, strict=True)], self.columns)
+
+    def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
+        return np.concatenate([head.noise(rng, steps) for head in self.heads], axis=1)
+
+    def to_env(self, action: NDArray[Any]) -> Tree:
+        rows = len(action)
+        parts = iter(
+            head.to_env(action[:, columns.action].reshape(rows, *columns.shape).astype(head.layout.dtype))
+            for head, columns in zip(self.heads, self.columns, strict=True)
+        )
+        return tree_map(lambda _: next(parts), self.tree)
+
+
+def make_head(space: gymnasium.Space, config: Config) -> Head:
+    tree = space_tree(space)
+    leaves = list(tree_leaves(tree))
+    if sum(int(np.prod(leaf.shape)) for leaf in leaves) == 0:
+        raise ProxRLError("the action space holds nothing to choose; wrap the environment so that it takes at least one action")
+    heads = [_leaf_head(leaf, config) for leaf in leaves]
+    if tree is space:
+        return heads[0]
+    if any(isinstance(leaf, spaces.Discrete) and leaf.n > MOST_CHOICES for leaf in leaves):
+        raise ProxRLError(f"a Discrete with more than {MOST_CHOICES:,} choices can't be part of a Dict or Tuple of actions")
+    return ProductHead(tree, heads)
+
+
+def _leaf_head(space: gymnasium.Space, config: Config) -> Head:
+    if isinstance(space, spaces.Discrete):
+        return CategoricalHead(space)
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategoricalHead(space)
+    if isinstance(space, spaces.MultiBinary):
+        return BernoulliHead(space)
+    assert isinstance(space, spaces.Box)
+    if not np.issubdtype(space.dtype, np.floating):
+        raise ProxRLError(
+            f"the action space {space} takes whole numbers; wrap the environment so that they are a MultiDiscrete,"
+            " or floats that it rounds"
+        )
+    if config.action_distribution == "beta":
+        return BetaHead(space)
+    if config.action_distribution == "tanh":
+        return TanhHead(space, config.log_std_init, config.std)
+    return GaussianHead(space, config.log_std_init, config.std)
