@@ -52,7 +52,20 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return set_step
 
 
-@pytest.mark.parametrize("settings", [{}, {"compute": "autograd"}, {"vector": "workers", "num_workers": 1}, {"eval_every": 800}])
+# Each has a state of its own to restore, or another way to begin rollouts.
+KNOBS: list[dict[str, Any]] = [
+    {"kl_coef": 1.0, "adaptive_kl": 0.01, "adaptive_learning_rate": 0.01},
+    {"optimizer": "sgd", "value_optimizer": "rmsprop", "value_epochs": 3, "value_learning_rate": 1e-3},
+    {"action_distribution": "beta", "trunk": "shared", "accumulate": 2},
+    {"resets": "hard", "max_episode_steps": 130, "learning_starts": 500},
+    {"resets": "hard", "vector": "workers", "num_workers": 2, "max_episode_steps": 40},
+]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"compute": "autograd"}, {"vector": "workers", "num_workers": 1}, {"eval_every": 800}, *KNOBS],
+)
 def test_stopped_and_resumed_equals_never_stopped_bit_for_bit(settings: dict[str, Any], stop_at: Any) -> None:
     train = functools.partial(proxrl.train, "Pendulum-v1", **{**ALIGNED, **settings})
     straight = train(name="straight")

@@ -71,6 +71,9 @@ def minibatches(
 
 def pieces(minibatch: Batch, count: int) -> Iterator[Batch]:
     """Its rows in consecutive pieces. Weights are those of the whole, so losses and gradients of the pieces add up to its own."""
+    if count == 1:
+        yield minibatch
+        return
     rows = len(minibatch.weight)
     for part in (slice(rows * k // count, rows * (k + 1) // count) for k in range(count)):
         if part.stop > part.start:
