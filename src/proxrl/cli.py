@@ -46,12 +46,23 @@ class Parser(argparse.ArgumentParser):
                 raise ProxRLError(f"there is no flag {name}{hint} ('{self.prog} --help' lists them)")
 
 
-def make_parser() -> tuple[Parser, dict[str, Parser]]:
-    def formatter(prog: str) -> argparse.HelpFormatter:
-        width = min(shutil.get_terminal_size().columns, 120)
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width)
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Says `--[no-]flag` once and `KEY=VALUE ...` once, where argparse repeats itself."""
 
-    common: Any = {"formatter_class": formatter, "allow_abbrev": False}
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=min(shutil.get_terminal_size().columns, 120))
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return action.option_strings[0].replace("--", "--[no-]", 1)
+        return super()._format_action_invocation(action)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
+
+
+def make_parser() -> tuple[Parser, dict[str, Parser]]:
+    common: Any = {"formatter_class": HelpFormatter, "allow_abbrev": False}
     parser = Parser(prog="proxrl", description="Proximal Policy Optimization you can read in one sitting.", **common)
     parser.add_argument("--version", action="version", version=f"proxrl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -124,15 +135,16 @@ def add_settings(parser: Parser) -> None:
             if dict in origins:
                 options["action"] = "extend"  # given twice, both count
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
+    sources = parser.add_argument_group("where settings come from")
+    sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
+    sources.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to start from; the config.toml of a run repeats it"
+    )
+    sources.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
+    sources.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
     outside = parser.add_argument_group("output")
     outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
     outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
-    outside.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
-    outside.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings to start from: the config.toml of a run repeats it"
-    )
-    outside.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
-    outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
     outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
     outside.add_argument(
         "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"

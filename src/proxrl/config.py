@@ -164,7 +164,7 @@ class Config:
     eval_every: int | None = _option(None, RUN, "evaluate every so many steps", least=1)
     eval_episodes: int = _option(10, RUN, "episodes per evaluation during training", least=1)
     save_every: int | None = _option(None, RUN, "keep a checkpoint every so many steps; off keeps latest and best only", least=1)
-    callback: str | None = _option(None, RUN, "your callback, module:callable (docs/own_parts.md)", imported=True)
+    callback: str | None = _option(None, RUN, "your callback, module:callable", imported=True)
     callback_kwargs: dict[str, Any] = _option({}, RUN, "arguments for it")
     logger: str | None = _option(None, RUN, "your logger, module:callable", imported=True)
     logger_kwargs: dict[str, Any] = _option({}, RUN, "arguments for it")
@@ -336,7 +336,8 @@ def parse_value(name: str, value: Any) -> Any:
         raise ProxRLError(f"there is no setting {name!r}; 'proxrl train --help' lists them all")
     optional, schedule = type(None) in get_args(kind), Schedule in get_args(kind)
     if optional:
-        if value is None or (isinstance(value, str) and value.lower() in (OFF, "none")):
+        word = value[0] if isinstance(value, list) and len(value) == 1 else value  # of a flag that takes several
+        if word is None or (isinstance(word, str) and word.lower() in (OFF, "none")):
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
     if schedule:
