@@ -239,6 +239,8 @@ fault("space-unsupported", "error", observation_space=spaces.Dict(a=spaces.Graph
 fault("space-unsupported", "error", observation_space=spaces.Dict(a=spaces.Tuple([spaces.Sequence(spaces.Discrete(2))])))
 fault("space-unsupported", "error", action_space=spaces.Tuple([spaces.Discrete(2), spaces.OneOf([spaces.Discrete(2)])]))
 fault("space-unsupported", "error", MaskedByKey, observation_space=spaces.Dict(action_mask=spaces.MultiBinary(3)))
+fault("space-unsupported", "error", BoxAction, action_space=spaces.Box(-1, 1, (0,), np.float32))
+fault("space-unsupported", "error", observation_space=spaces.Tuple([spaces.Box(-1, 1, (0, 2), np.float32)]))
 fault("reset-returns", "error", reset=lambda self, **named: Sound.reset(self, **named)[0])
 fault("reset-returns", "error", info=lambda _: None)
 fault("reset-seed", "error", reset=old_reset)
@@ -456,9 +458,27 @@ def test_a_time_limit_around_an_endless_environment_is_the_cure() -> None:
     assert levels(check(lambda: gymnasium.wrappers.TimeLimit(endless(), 30), limit=200)) == []
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
+def test_categories_of_any_width_are_inside_their_space(dtype: type) -> None:
+    class Narrow(Sound):
+        observation_space = spaces.MultiDiscrete([3, 50], dtype=np.int8, start=[0, 80])
+
+        def observe(self) -> Any:
+            return np.array([self.clock % 3, 80 + self.clock], dtype)
+
+    assert "observation-outside" not in check(Narrow).codes
+    assert "observation-dtype" not in check(Narrow).codes
+
+
 def test_few_episodes_of_one_length_prove_nothing() -> None:
     clock = next(env for code, _, env in FAULTS if code == "time-out-as-termination")
     assert levels(check(clock, episodes=2)) == []
+
+
+def test_a_flag_that_is_set_rarely_needs_many_steps_to_be_called_constant() -> None:
+    constant = type("Constant", (Nested,), nested(odd=lambda _: -1))
+    assert levels(check(constant, episodes=2)) == []
+    assert levels(check(constant, episodes=20)) == [("observation-constant", "note")]
 
 
 def test_numbers_of_the_summary() -> None:

@@ -95,24 +95,25 @@ def look_at_spaces(probe: Probe, report: Report) -> None:
     actions, observations = (getattr(probe.env, f"{kind}_space", None) for kind in ("action", "observation"))
     report.summary |= {"actions": _one_line(actions), "observations": _one_line(observations)}
     look_for_unsupported("action", actions, report)  # before masks, which are made for it
-    observed = probe.masks.observation_space
-    look_for_unsupported("observation", observed, report)
-    if probe.masks.key is not None and not any(named_leaves(observed)):
-        what = f"observation_space holds nothing but {probe.masks.key!r}, which only says what is allowed"
-        report.add("space-unsupported", f"{what}; add an observation, or let the policy see this one by --action-mask off")
-        raise StopLooking
+    look_for_unsupported("observation", probe.masks.observation_space, report, probe.masks.key)
     for path, leaf in named_leaves(actions):
         if isinstance(leaf, spaces.Box):
             look_at_box_action(f"action{path}", leaf, report)
 
 
-def look_for_unsupported(kind: str, space: Any, report: Report) -> None:
+def look_for_unsupported(kind: str, space: Any, report: Report, mask_key: str | None = None) -> None:
+    """What the policy observes, all but the entry `mask_key`, or what it does."""
+    size = 0
     for path, leaf in named_leaves(space):
         try:
-            space_tree(leaf)
+            size += math.prod(space_tree(leaf).shape)
         except ProxRLError as error:
             report.add("space-unsupported", f"{kind}_space{path} is {_one_line(leaf)}: {error}")
             raise StopLooking from None
+    if not size:
+        but = "" if mask_key is None else f" but {mask_key!r}, which only says what is allowed (unless --action-mask is off)"
+        report.add("space-unsupported", f"{kind}_space holds nothing{but}: there must be at least one number")
+        raise StopLooking
 
 
 def look_at_box_action(label: str, space: spaces.Box, report: Report) -> None:

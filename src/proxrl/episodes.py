@@ -15,6 +15,10 @@ from proxrl.probe import Moment
 LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and step sizes are made for
 KEPT_ROWS, KEPT_SIZE = 5000, 1024  # observations looked at for their scale; larger ones are images
 FEWEST = 3  # episodes that must agree before it is no coincidence
+FEWEST_NUMBERS, FEWEST_CATEGORIES = (
+    10,
+    100,
+)  # observations that must agree: flags may be set rarely, measurements vary
 
 
 class Numbers:
@@ -65,10 +69,11 @@ def look_at_rewards(rewards: NDArray[np.float64], report: Report) -> None:
 
 def look_at_numbers(numbers: Numbers, report: Report) -> None:
     rows = numbers.rows
-    if len(rows) < 10 or not rows.shape[1]:
+    if len(rows) < FEWEST_NUMBERS or not rows.shape[1]:
         return
     varies = np.ptp(rows, 0) > 0
-    constant = [numbers.names[index] for index in np.flatnonzero(~varies)]
+    telling = numbers.has_scale | (len(rows) >= FEWEST_CATEGORIES)
+    constant = [numbers.names[index] for index in np.flatnonzero(~varies & telling)]
     if constant:
         shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
         report.add("observation-constant", f"{len(constant)} of {rows.shape[1]} observed numbers never change: {shown}")

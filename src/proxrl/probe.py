@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
+from numpy.typing import NDArray
 
 from proxrl.findings import Report
 from proxrl.imports import one_line
@@ -148,12 +149,7 @@ class Probe:
             kind = f"{array.dtype}" if isinstance(value, np.ndarray | np.generic) else describe(value)
             what = f"{label} is {kind}, but its space says {space.dtype}"
             self._report.add("observation-dtype", what, "note" if rounded else None)  # only digits are lost
-        if isinstance(space, spaces.Box):
-            inside = bool(((array >= space.low) & (array <= space.high)).all())
-        else:
-            category = array.astype(np.int64)  # a narrower type would wrap around into the space
-            inside = space.contains(int(category) if isinstance(space, spaces.Discrete) else category)
-        if not inside:
+        if not _is_inside(space, array):
             level = "error" if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None  # it is an index there
             self._report.add("observation-outside", f"{label} has values outside {space}", level)
 
@@ -179,3 +175,14 @@ class Probe:
         empty = masks.empty_part()
         if empty is not None:
             self._stop("mask-empty", f"{masks.place} of {call} allows nothing for the action{empty}")
+
+
+def _is_inside(space: gymnasium.Space, array: NDArray[Any]) -> bool:
+    """By the numbers alone: `contains` also minds their type, which is another finding."""
+    if isinstance(space, spaces.Box):
+        return bool(((array >= space.low) & (array <= space.high)).all())
+    if isinstance(space, spaces.MultiBinary):
+        return bool(((array == 0) | (array == 1)).all())
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    index = array.astype(np.float64) - space.start  # narrow types would wrap around
+    return bool(((index >= 0) & (index < (space.n if isinstance(space, spaces.Discrete) else space.nvec))).all())
