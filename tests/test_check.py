@@ -9,12 +9,15 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 
 import proxrl.check
 from proxrl.check import check
 from proxrl.cli import main
 from proxrl.errors import ProxRLError
 from proxrl.findings import ADVICE, LEVELS, Report
+from proxrl.legal import Masks
+from proxrl.masks import flatten_mask
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -424,6 +427,20 @@ def test_random_play_is_uniform_over_what_is_allowed() -> None:
     check(Four)
     assert set(taken) == {1, 2}
     assert 0.4 < np.mean(np.array(taken) == 1) < 0.6
+
+
+def test_what_sample_draws_by_a_mask_is_left_as_it_is_and_other_actions_become_such() -> None:
+    env = MaskedNested()
+    env.reset(seed=1)
+    masks, space = Masks(env), env.action_space
+    space.seed(1)
+    masks.bits = flatten_mask(space, env.bits())
+    for _ in range(50):
+        allowed = space.sample(env.bits())
+        assert data_equivalence(masks.legal(allowed), allowed, exact=True)
+        swapped = masks.legal(space.sample())
+        assert space.contains(swapped)
+        assert data_equivalence(masks.legal(swapped), swapped, exact=True)
 
 
 def test_lists_and_arrays_pass_for_tuples_and_any_whole_number_for_a_category() -> None:
