@@ -9,12 +9,15 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 
 import proxrl.check
 from proxrl.check import check
 from proxrl.cli import main
 from proxrl.errors import ProxRLError
 from proxrl.findings import ADVICE, LEVELS, Report
+from proxrl.legal import Masks
+from proxrl.masks import flatten_mask
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -64,12 +67,34 @@ class BoxAction(Sound):
 
 
 class Nested(Sound):
+    """Every kind of space that training takes, in observations and actions; the push is in the action's Tuple."""
+
     observation_space = spaces.Dict(
-        place=spaces.Box(-5, 5, (2,), np.float32), rest=spaces.Tuple([spaces.Discrete(41), spaces.MultiBinary(2)])
+        place=spaces.Box(-5, 5, (2,), np.float32),
+        rest=spaces.Tuple(
+            [
+                spaces.Discrete(50),
+                spaces.MultiBinary(2),
+                spaces.Dict(signs=spaces.MultiDiscrete([[2, 3], [4, 10]]), odd=spaces.Discrete(2, start=-1)),
+            ]
+        ),
+    )
+    action_space = spaces.Dict(
+        force=spaces.Tuple([spaces.Box(-1, 1, (1, 2), np.float32), spaces.Discrete(2, start=-1)]),
+        gear=spaces.MultiDiscrete([2, 3], start=[0, 1]),
+        lights=spaces.MultiBinary(3),
     )
 
     def observe(self) -> Any:
-        return {"place": super().observe(), "rest": (self.clock, (self.place > 0).astype(np.int8))}
+        right, up = map(int, self.place > 0)
+        return {"place": super().observe(), "rest": (self.clock, self.place > 0, self.deeper(right, up))}
+
+    def deeper(self, right: int, up: int) -> Any:
+        return {"signs": np.array([[right, 2 * up], [right + up, self.clock % 10]]), "odd": self.clock % 2 - 1}
+
+    def push(self, action: Any) -> float:
+        assert self.action_space.contains(action)
+        return super().push(action["force"][1] + 1)
 
 
 class Masked(Sound):
@@ -88,6 +113,51 @@ class Masked(Sound):
         return super().push(action - 5)
 
 
+class MaskedByKey(Masked):
+    """The mask is no observation: that it is a list, and partly constant, is no matter."""
+
+    observation_space = spaces.Dict(place=spaces.Box(-5, 5, (2,), np.float32), action_mask=spaces.Sequence(spaces.Discrete(2)))
+
+    def observe(self) -> Any:
+        return {"place": super().observe(), "action_mask": tuple(int(bit) for bit in self.allowed())}
+
+    def info(self) -> Any:
+        return {"action_mask": "not looked at where the observation has one"}
+
+
+class MaskedNested(Nested):
+    """In the form of `action_space.sample(mask)`; only the last of three gears, one bit fixed, one push near each edge."""
+
+    def bits(self) -> Any:
+        push = np.array([self.place[0] > -1, self.place[0] < 1], np.int8)
+        gear = (np.array([1, 1], np.int8), np.array([0, 0, 1], np.int8))
+        return {"force": (None, push), "gear": gear, "lights": np.array([2, 1, 0], np.int8)}
+
+    def info(self) -> Any:
+        return {"action_mask": self.bits()} if not any(self.endings()) else {}
+
+    def push(self, action: Any) -> float:
+        assert self.bits()["force"][1][action["force"][1] + 1]
+        assert action["gear"][1] == 3
+        assert action["lights"][1:].tolist() == [1, 0]
+        return super().push(action)
+
+
+class MaskedRow(MaskedNested):
+    """The same as one row of bits."""
+
+    def info(self) -> Any:
+        row = [*self.bits()["force"][1], 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0]
+        return {"action_mask": np.array(row, bool)}
+
+
+class UnusedMask(BoxAction):
+    """Without discrete parts nothing can be masked, so training does not look."""
+
+    def info(self) -> Any:
+        return {"action_mask": np.ones(2)}
+
+
 class Image(Sound):
     observation_space = spaces.Box(0, 255, (40, 40, 3), np.uint8)
 
@@ -95,7 +165,7 @@ class Image(Sound):
         return np.full((40, 40, 3), 100 + 20 * self.place[0], np.uint8)
 
 
-SOUND = [Sound, BoxAction, Image]
+SOUND = [Sound, BoxAction, Image, Nested, Masked, MaskedByKey, MaskedNested, MaskedRow, UnusedMask]
 FAULTS: list[tuple[str, str, type[gymnasium.Env]]] = []
 
 
@@ -139,16 +209,41 @@ def late(value: Any, usual: Any) -> Any:
     return lambda self: value if self.clock == 3 else usual
 
 
+def nested(**replaced: Any) -> Any:
+    """Observations of Nested with one leaf deep inside changed."""
+    return {"observe": lambda self: deep_change(Nested.observe(self), **{key: make(self) for key, make in replaced.items()})}
+
+
+def deep_change(obs: Any, **replaced: Any) -> Any:
+    clock, bits, deeper = obs["rest"]
+    place = replaced.pop("place", obs["place"])
+    return {"place": place, "rest": (replaced.pop("clock", clock), replaced.pop("bits", bits), {**deeper, **replaced})}
+
+
+def nested_box(box: spaces.Space) -> Any:
+    """Another Box in the action's Tuple."""
+    force = spaces.Tuple([box, spaces.Discrete(2, start=-1)])
+    return {"action_space": spaces.Dict(force=force, gear=spaces.Discrete(3))}
+
+
+def mask_at(clock: int, change: Any) -> Any:
+    """Masks of MaskedNested, changed at one time."""
+    return {"info": lambda self: {"action_mask": {**self.bits(), **(change if self.clock == clock else {})}}}
+
+
 PLACE = np.array([0.5, 0.5], np.float32)
 
 fault("raises", "error", reward=raise_late)
 fault("raises", "error", begin=leave)
-fault("space-unsupported", "error", Nested)
-fault("mask-unused", "warning", Masked)
 fault("observation-structure", "error", observe=lambda self: {"place": self.place.astype(np.float32)})
 fault("space-unsupported", "error", observation_space=spaces.Text(3))
 fault("space-unsupported", "error", action_space=None)
 fault("space-unsupported", "error", observation_space=spaces.Dict(a=spaces.Graph(spaces.Discrete(2), None)))
+fault("space-unsupported", "error", observation_space=spaces.Dict(a=spaces.Tuple([spaces.Sequence(spaces.Discrete(2))])))
+fault("space-unsupported", "error", action_space=spaces.Tuple([spaces.Discrete(2), spaces.OneOf([spaces.Discrete(2)])]))
+fault("space-unsupported", "error", MaskedByKey, observation_space=spaces.Dict(action_mask=spaces.MultiBinary(3)))
+fault("space-unsupported", "error", BoxAction, action_space=spaces.Box(-1, 1, (0,), np.float32))
+fault("space-unsupported", "error", observation_space=spaces.Tuple([spaces.Box(-1, 1, (0, 2), np.float32)]))
 fault("reset-returns", "error", reset=lambda self, **named: Sound.reset(self, **named)[0])
 fault("reset-returns", "error", info=lambda _: None)
 fault("reset-seed", "error", reset=old_reset)
@@ -172,6 +267,18 @@ fault(
     observe=lambda self: (self.place * [1, 1000]).astype(np.float32),
 )
 fault("observation-scale", "note", observe=lambda self: (self.place * [1, 1e-4]).astype(np.float32))
+fault("observation-structure", "error", MaskedByKey, observe=lambda self: {"place": Sound.observe(self)})
+fault("observation-structure", "error", Nested, observe=lambda self: {**Nested.observe(self), "rest": (1, 2)})
+fault("observation-shape", "error", Nested, **nested(signs=lambda _: np.ones(4, np.int64)))
+fault("observation-dtype", "warning", Nested, **nested(signs=lambda self: np.full((2, 2), self.clock % 2, np.float32)))
+fault("observation-dtype", "note", Nested, **nested(place=lambda self: self.place))
+fault("observation-not-finite", "error", Nested, **nested(place=lambda self: PLACE * (np.nan if self.clock == 3 else 1)))
+fault("observation-outside", "error", Nested, **nested(odd=lambda self: self.clock % 2))
+fault("observation-outside", "error", Nested, **nested(signs=lambda self: np.array([[self.clock % 2] * 2, [self.clock % 7] * 2])))
+fault("observation-outside", "warning", Nested, **nested(bits=lambda self: np.array([self.clock % 3, self.clock % 2], np.int8)))
+fault("observation-constant", "note", Nested, **nested(odd=lambda _: -1))
+fault("observation-scale", "note", Nested, **nested(place=lambda self: (self.place * [1, 1e-4]).astype(np.float32)))
+fault("not-deterministic", "warning", Nested, **nested(odd=lambda _: np.random.randint(-1, 1)))
 fault("reward-type", "error", reward=lambda _: None)
 fault("reward-type", "error", reward=lambda _: np.ones(2))
 fault("reward-type", "error", reward=late(1j, 1.0))
@@ -196,8 +303,16 @@ fault("action-float64", "note", BoxAction, action_space=spaces.Box(-1, 1, (2,), 
 fault("action-range-large", "warning", BoxAction, action_space=spaces.Box(-1000, 1000, (2,), np.float32))
 fault("action-range-small", "warning", BoxAction, action_space=spaces.Box(-0.01, 0.01, (2,), np.float32))
 fault("action-range-small", "warning", BoxAction, action_space=spaces.Box(100, 101, (2,), np.float32))
+fault("action-whole-numbers", "error", Nested, **nested_box(spaces.Box(0, 5, (2,), np.int64)))
+fault("action-unbounded", "note", Nested, **nested_box(spaces.Box(-np.inf, np.inf, (2,), np.float32)))
+fault("action-float64", "note", Nested, **nested_box(spaces.Box(-1, 1, (2,), np.float64)))
+fault("action-range-large", "warning", Nested, **nested_box(spaces.Box(-1000, 1000, (2,), np.float32)))
+fault("action-range-small", "warning", Nested, **nested_box(spaces.Box(-0.01, 0.01, (2,), np.float32)))
 fault("mask-shape", "error", Masked, info=lambda _: {"action_mask": np.ones(2, bool)})
 fault("mask-shape", "error", Masked, info=lambda _: {"action_mask": np.full(3, 0.5)})
+fault("mask-shape", "error", MaskedByKey, allowed=lambda _: [1] * 2)
+fault("mask-shape", "error", MaskedNested, info=lambda _: {"action_mask": {"force": None, "lights": None}})
+fault("mask-shape", "error", MaskedNested, **mask_at(3, {"lights": np.array([2, 1, 3], np.int8)}))
 fault(
     "mask-empty",
     "error",
@@ -205,6 +320,10 @@ fault(
     info=lambda self: {"action_mask": np.array([1, 1, 0]) * (self.clock < 3)},
     allowed=lambda _: [1] * 3,
 )
+fault("mask-empty", "error", MaskedNested, **mask_at(3, {"gear": (np.ones(2, np.int8), np.zeros(3, np.int8))}))
+fault("mask-missing", "error", Masked, info=lambda self: {} if self.clock == 3 else Masked.info(self))
+fault("mask-missing", "error", MaskedNested, info=lambda self: {"action_mask": self.bits() if self.clock < 3 else None})
+fault("mask-missing", "warning", info=lambda self: {"action_mask": np.ones(2, bool)} if self.clock else {})
 fault("slow-step", "note", reward=lambda self: time.sleep(0.002) or Sound.reward(self))
 fault("close", "warning", close=lambda self: self.window.close())
 fault("gymnasium", "warning", info=lambda self: self.__dict__.setdefault("shared", {}))
@@ -235,8 +354,117 @@ def test_sound_environments_have_no_findings(env: type) -> None:
     assert report.summary["step_microseconds"] > 0
 
 
+def what(env: type, code: str) -> str:
+    return next(finding.what for finding in check(env).findings if finding.code == code)
+
+
 @pytest.mark.parametrize(
-    ("env", "expected"), [("CartPole-v1", []), ("Pendulum-v1", []), ("FrozenLake-v1", [("reward-zero", "note")])]
+    ("space", "leaf", "instead"),
+    [
+        (spaces.Graph(spaces.Discrete(2), None), "Graph(", "a Dict of Boxes, padded"),
+        (spaces.Text(3), "Text(", "a MultiDiscrete of its characters' numbers"),
+        (spaces.Sequence(spaces.Discrete(2)), "Sequence(", "a Box or MultiDiscrete padded"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["observation_space", "action_space"])
+def test_a_space_of_no_fixed_size_is_named_with_what_to_wrap_it_in(kind: str, space: Any, leaf: str, instead: str) -> None:
+    inside = spaces.Dict(ball=spaces.Discrete(2), arm=spaces.Tuple([spaces.Discrete(2), space]))
+    report = check(type("Unsized", (Sound,), {kind: inside}))
+    assert report.findings[0].what.startswith(f"{kind}['arm'][1] is {leaf}")
+    assert f"wrap the environment so that it is {instead}" in report.findings[0].what
+    assert "Dict(" in report.as_text().splitlines()[-3 + (kind == "action_space")]  # the summary is there all the same
+
+
+def test_findings_name_the_leaf() -> None:
+    constant = type("Constant", (Nested,), nested(odd=lambda _: -1))
+    assert what(constant, "observation-constant") == "1 of 10 observed numbers never change: observation['rest'][2]['odd']"
+    small = type("Small", (Nested,), nested(place=lambda self: (self.place * [1e-4, 1]).astype(np.float32)))
+    assert what(small, "observation-scale").startswith("observation['place'][1] reaches ")
+    outside = type("Outside", (Nested,), nested(odd=lambda _: 1))
+    assert what(outside, "observation-outside").startswith("the observation['rest'][2]['odd'] of reset has values outside ")
+    large = type("Large", (Nested,), nested_box(spaces.Box(np.array([[-1, -30]]), np.array([[1, 30]]), dtype=np.float32)))
+    assert what(large, "action-range-large") == "action['force'][0][0, 1] ranges from -30 to 30"
+    whole = type("Whole", (Nested,), nested_box(spaces.Box(0, 5, (2,), np.int64)))
+    assert what(whole, "action-whole-numbers").startswith("action['force'][0] is Box(")
+    empty = type("Empty", (MaskedNested,), mask_at(3, {"gear": (np.ones(2, np.int8), np.zeros(3, np.int8))}))
+    assert what(empty, "mask-empty") == "info['action_mask'] of step allows nothing for the action['gear'][1]"
+    dark = type("Dark", (MaskedNested,), mask_at(0, {"lights": np.array([[1, 1], [0, 0], [1, 1]])}))
+    assert what(dark, "mask-empty") == "info['action_mask'] of reset allows nothing for the action['lights'][1]"
+
+
+def test_a_mask_that_does_not_fit_is_told_as_training_would() -> None:
+    short = type("Short", (Masked,), {"info": lambda _: {"action_mask": np.ones(2, bool)}})
+    assert "must hold 3 bits" in what(short, "mask-shape")
+    unclear = type("Unclear", (MaskedNested,), mask_at(3, {"lights": np.array([2, 1, 3], np.int8)}))
+    assert "must hold 0 (must be 0), 1 (must be 1) or 2 (free)" in what(unclear, "mask-shape")
+
+
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [(Masked, "info['action_mask']"), (MaskedNested, "info['action_mask']"), (MaskedByKey, "observation['action_mask']")],
+)
+def test_summary_says_where_masks_are(env: type, place: str) -> None:
+    report = check(env)
+    assert report.summary["action_mask"] == place
+    assert f"    action masks    found in {place}; training uses them" in report.as_text().splitlines()
+    assert "action_mask" not in check(Sound).summary
+
+
+def test_random_play_is_uniform_over_what_is_allowed() -> None:
+    taken = []
+
+    class Four(Sound):
+        action_space = spaces.Discrete(4)
+        limit = 400
+
+        def info(self) -> Any:
+            return {"action_mask": np.array([0, 1, 1, 0])}
+
+        def push(self, action: Any) -> float:
+            taken.append(int(action))
+            return super().push(action - 1)
+
+    check(Four)
+    assert set(taken) == {1, 2}
+    assert 0.4 < np.mean(np.array(taken) == 1) < 0.6
+
+
+def test_what_sample_draws_by_a_mask_is_left_as_it_is_and_other_actions_become_such() -> None:
+    env = MaskedNested()
+    env.reset(seed=1)
+    masks, space = Masks(env), env.action_space
+    space.seed(1)
+    masks.bits = flatten_mask(space, env.bits())
+    for _ in range(50):
+        allowed = space.sample(env.bits())
+        assert data_equivalence(masks.legal(allowed), allowed, exact=True)
+        swapped = masks.legal(space.sample())
+        assert space.contains(swapped)
+        assert data_equivalence(masks.legal(swapped), swapped, exact=True)
+
+
+def test_lists_and_arrays_pass_for_tuples_and_any_whole_number_for_a_category() -> None:
+    """As in training and in Gymnasium's own `contains`."""
+
+    class Loose(Sound):
+        observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(50)])
+
+        def observe(self) -> Any:
+            numbers = [int(self.place[0] > 0), self.clock]
+            return np.array(numbers) if self.clock % 2 else numbers
+
+    assert not {finding.code for finding in check(Loose).findings} - {"gymnasium"}
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("CartPole-v1", []),
+        ("Blackjack-v1", []),
+        ("Taxi-v4", []),
+        ("Pendulum-v1", []),
+        ("FrozenLake-v1", [("reward-zero", "note")]),
+    ],
 )
 def test_known_environments(env: str, expected: list[tuple[str, str]]) -> None:
     assert levels(check(env)) == expected
@@ -247,9 +475,27 @@ def test_a_time_limit_around_an_endless_environment_is_the_cure() -> None:
     assert levels(check(lambda: gymnasium.wrappers.TimeLimit(endless(), 30), limit=200)) == []
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
+def test_categories_of_any_width_are_inside_their_space(dtype: type) -> None:
+    class Narrow(Sound):
+        observation_space = spaces.MultiDiscrete([3, 50], dtype=np.int8, start=[0, 80])
+
+        def observe(self) -> Any:
+            return np.array([self.clock % 3, 80 + self.clock], dtype)
+
+    assert "observation-outside" not in check(Narrow).codes
+    assert "observation-dtype" not in check(Narrow).codes
+
+
 def test_few_episodes_of_one_length_prove_nothing() -> None:
     clock = next(env for code, _, env in FAULTS if code == "time-out-as-termination")
     assert levels(check(clock, episodes=2)) == []
+
+
+def test_a_flag_that_is_set_rarely_needs_many_steps_to_be_called_constant() -> None:
+    constant = type("Constant", (Nested,), nested(odd=lambda _: -1))
+    assert levels(check(constant, episodes=2)) == []
+    assert levels(check(constant, episodes=20)) == [("observation-constant", "note")]
 
 
 def test_numbers_of_the_summary() -> None:

@@ -1,7 +1,7 @@
 """`proxrl check`: play an environment at random and say in words what would spoil training on it.
 
-The words are in findings.py, single calls in probe.py; here are the experiments. Every complaint of Gymnasium's own checker is
-a warning: it guards an interface, and what breaks PPO is an error found here.
+The words are in findings.py, single calls in probe.py, what episodes look like together in episodes.py; here are the experiments.
+Every complaint of Gymnasium's own checker is a warning: it guards an interface, and what breaks PPO is an error found here.
 """
 
 import math
@@ -17,22 +17,22 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 from gymnasium.utils.env_checker import data_equivalence
-from numpy.typing import NDArray
 
 from proxrl.config import Config
 from proxrl.envs.gymnasium import make_env
 from proxrl.envs.registry import EnvName, check_env, choose_vector
+from proxrl.episodes import Numbers, look_at_endings, look_at_numbers, look_at_rewards
 from proxrl.errors import ProxRLError
 from proxrl.findings import BETTER, LEVELS, Report
 from proxrl.imports import one_line
+from proxrl.leaves import entry, named_leaves
+from proxrl.legal import Legal
 from proxrl.presets import load_preset
-from proxrl.probe import Legal, Moment, Probe, StopLooking, leaves_of
+from proxrl.probe import Moment, Probe, StopLooking
+from proxrl.spaces import space_tree
 
 SLOW_STEP = 1000.0  # microseconds from which handing a step to another process costs little beside it
-LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and step sizes are made for
 REPLAY_STEPS, REPLAY_SECONDS, PLAY_SECONDS = 200, 2.0, 20.0  # so that a slow environment does not keep us for ever
-KEPT_ROWS, KEPT_SIZE = 5000, 1024  # observations looked at for their scale; larger ones are images
-FEWEST = 3  # episodes that must agree before it is no coincidence
 
 
 def check(
@@ -56,13 +56,13 @@ def check(
     report = Report(name, summary={"preset": family.preset, "num_envs": num_envs, "vector": vector})
     probe = Probe(lambda: make_env(env, kwargs), report, debug)
     try:
-        look_at_spaces(probe.env, report)
+        look_at_spaces(probe, report)
         replay(probe, report, seed)
         play(probe, report, seed, episodes, limit)
-        if probe.has_masks:
-            report.add("mask-unused", "the environment gives action masks")
     except StopLooking:
         pass
+    if probe.has_masks and probe.masks.expected:
+        report.summary["action_mask"] = probe.masks.place
     probe.reopen()
     for complaint in ask_gymnasium(Legal(probe.env) if probe.has_masks else probe.env):
         better = [codes for part, codes in BETTER if part in complaint]
@@ -90,31 +90,48 @@ def ask_gymnasium(env: gymnasium.Env) -> list[str]:
     return list(dict.fromkeys(" ".join(line.split()) for line in warned + stopped))
 
 
-def look_at_spaces(env: gymnasium.Env, report: Report) -> None:
-    for kind in ("observation", "action"):
-        space = getattr(env, f"{kind}_space", None)
-        report.summary[f"{kind}s"] = " ".join(str(space).split())
-        if not isinstance(space, spaces.Box | spaces.Discrete):
-            report.add("space-unsupported", f"{kind}_space is {' '.join(str(space).split())}")
-            raise StopLooking
-        if kind == "action" and isinstance(space, spaces.Box):
-            look_at_box_action(space, report)
+def look_at_spaces(probe: Probe, report: Report) -> None:
+    actions: Any
+    actions, observations = (getattr(probe.env, f"{kind}_space", None) for kind in ("action", "observation"))
+    report.summary |= {"actions": _one_line(actions), "observations": _one_line(observations)}
+    look_for_unsupported("action", actions, report)  # before masks, which are made for it
+    look_for_unsupported("observation", probe.masks.observation_space, report, probe.masks.key)
+    for path, leaf in named_leaves(actions):
+        if isinstance(leaf, spaces.Box):
+            look_at_box_action(f"action{path}", leaf, report)
 
 
-def look_at_box_action(space: spaces.Box, report: Report) -> None:
+def look_for_unsupported(kind: str, space: Any, report: Report, mask_key: str | None = None) -> None:
+    """What the policy observes, all but the entry `mask_key`, or what it does."""
+    size = 0
+    for path, leaf in named_leaves(space):
+        try:
+            size += math.prod(space_tree(leaf).shape)
+        except ProxRLError as error:
+            report.add("space-unsupported", f"{kind}_space{path} is {_one_line(leaf)}: {error}")
+            raise StopLooking from None
+    if not size:
+        but = "" if mask_key is None else f" but {mask_key!r}, which only says what is allowed (unless --action-mask is off)"
+        report.add("space-unsupported", f"{kind}_space holds nothing{but}: there must be at least one number")
+        raise StopLooking
+
+
+def look_at_box_action(label: str, space: spaces.Box, report: Report) -> None:
     if not np.issubdtype(space.dtype, np.floating):
-        report.add("action-whole-numbers", f"the action space {space} has dtype {space.dtype}")
+        report.add("action-whole-numbers", f"{label} is {space}, of dtype {space.dtype}")
         raise StopLooking
     if space.dtype == np.float64:
-        report.add("action-float64", f"the action space {space} has dtype float64")
-    for least, most in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
+        report.add("action-float64", f"{label} is {space}, of dtype float64")
+    bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
+    for index, (least, most) in enumerate(bounds):
+        ranges = f"{label}{entry(space.shape, index)} ranges from {least:g} to {most:g}"
         unclipped = (math.erf(most / math.sqrt(2)) - math.erf(least / math.sqrt(2))) / 2  # share of a unit Gaussian's samples
         if math.isinf(least) or math.isinf(most):
-            report.add("action-unbounded", f"an action ranges from {least:g} to {most:g}")
+            report.add("action-unbounded", ranges)
         elif most - least > 20:
-            report.add("action-range-large", f"an action ranges from {least:g} to {most:g}")
+            report.add("action-range-large", ranges)
         elif unclipped < 0.1:
-            report.add("action-range-small", f"an action ranges from {least:g} to {most:g}")
+            report.add("action-range-small", ranges)
 
 
 def replay(probe: Probe, report: Report, seed: int) -> None:
@@ -155,14 +172,13 @@ def play(probe: Probe, report: Report, seed: int, episodes: int, limit: int) -> 
     probe.seconds = {"reset": [], "step": []}  # what came before has warmed everything up
     probe.env.action_space.seed(seed)
     deadline = time.monotonic() + PLAY_SECONDS
-    rows: list[NDArray[Any]] = []
+    numbers = Numbers(probe.masks.observation_space)
     rewards: list[float] = []
     ended: list[tuple[int, float, Moment]] = []  # length, return, last moment
     for episode in range(episodes):
         moment, length, begin = Moment(probe.reset(seed + episode), 0.0, False, False), 0, len(rewards)
         while not moment.ended and length < limit and time.monotonic() < deadline:
-            if len(rows) < KEPT_ROWS:
-                rows.append(_numbers(probe.env.observation_space, moment.obs))
+            numbers.keep(probe.observed)
             moment, length = probe.step(probe.env.action_space.sample()), length + 1
             rewards.append(moment.reward)
         if not moment.ended:
@@ -172,7 +188,7 @@ def play(probe: Probe, report: Report, seed: int, episodes: int, limit: int) -> 
         ended.append((length, math.fsum(rewards[begin:]), moment))
     look_at_endings(ended, report)
     look_at_rewards(np.array(rewards), report)
-    look_at_scale(np.array(rows), report)
+    look_at_numbers(numbers, report)
     step, reset = (1e6 * float(np.mean(probe.seconds[name])) for name in ("step", "reset"))
     report.summary |= {"episodes": len(ended), "step_microseconds": round(step, 1), "reset_microseconds": round(reset, 1)}
     if ended:
@@ -184,48 +200,8 @@ def play(probe: Probe, report: Report, seed: int, episodes: int, limit: int) -> 
         report.add("slow-step", f"a step takes {cost:,.0f} µs, its share of resets included")
 
 
-def look_at_endings(ended: list[tuple[int, float, Moment]], report: Report) -> None:
-    lengths = {length for length, _, _ in ended}
-    both = sum(last.terminated and last.truncated for _, _, last in ended)
-    if both:
-        always = both == len(ended)  # then one flag is a copy of the other, where a coincidence would be a note
-        report.add("both-endings", f"{both} of {len(ended)} episodes end terminated and truncated", "warning" if always else None)
-    elif len(ended) >= FEWEST and len(lengths) == 1 and lengths != {1} and all(last.terminated for _, _, last in ended):
-        what = f"all {len(ended)} episodes terminate after exactly {lengths.pop()} steps, whatever the actions"
-        report.add("time-out-as-termination", f"{what}: probably a time limit")
-    if len(ended) >= FEWEST and lengths == {1}:
-        report.add("one-step", f"all {len(ended)} episodes end after one step")
-
-
-def look_at_rewards(rewards: NDArray[np.float64], report: Report) -> None:
-    largest = float(np.abs(rewards).max())
-    if not largest:
-        report.add("reward-zero", f"all {len(rewards):,} rewards are 0")
-    elif not SMALL <= largest <= LARGE:
-        report.add("reward-scale", f"the largest reward is {largest:.3g}")
-
-
-def look_at_scale(rows: NDArray[np.float64], report: Report) -> None:
-    if len(rows) < 10 or not rows.shape[1]:
-        return
-    deviation = rows.std(0)
-    constant = np.flatnonzero(np.ptp(rows, 0) == 0)
-    if len(constant):
-        shown = ", ".join(map(str, constant[:5])) + (", ..." if len(constant) > 5 else "")
-        report.add("observation-constant", f"{len(constant)} of {rows.shape[1]} observed numbers never change: index {shown}")
-    varied = deviation[np.ptp(rows, 0) > 0]
-    largest = float(np.abs(rows).max())
-    if largest > LARGE or (len(varied) and varied.max() / varied.min() > 10 * LARGE):
-        spread = f", deviations from {varied.min():.2g} to {varied.max():.2g}" if len(varied) else ""
-        report.add("observation-scale", f"observed numbers reach {largest:.3g}{spread}")
-
-
-def _numbers(space: gymnasium.Space, obs: Any) -> NDArray[np.float64]:
-    """The numbers of an observation that reach the network as they are: no categories, no images."""
-    plain = [
-        value for _, leaf, value in leaves_of(space, obs) if isinstance(leaf, spaces.Box) and math.prod(leaf.shape) <= KEPT_SIZE
-    ]
-    return np.concatenate([np.zeros(0), *(np.ravel(value).astype(np.float64) for value in plain)])
+def _one_line(space: Any) -> str:
+    return " ".join(str(space).split())
 
 
 def _has_time_limit(env: gymnasium.Env) -> bool:

@@ -13,8 +13,8 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     "raises": ("error", "training stops there", "mend the exception; --debug shows where it comes from"),
     "space-unsupported": (
         "error",
-        "no network here reads or writes it",
-        "wrap it into one Box or Discrete, as gymnasium.wrappers.FlattenObservation does",
+        "training can't begin: no network can be built for it",
+        "change the space, or wrap the environment in a gymnasium.ObservationWrapper or ActionWrapper that does",
     ),
     "reset-returns": ("error", "the first observation can't be read", "return (observation, info), where info is a dict"),
     "reset-seed": (
@@ -38,7 +38,7 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     ),
     "observation-outside": (
         "warning",
-        "units and scaling derived from the bounds are wrong; a discrete value beyond them stops the run",
+        "units and scaling derived from the bounds are wrong; a discrete value beyond them stops the run or passes for another",
         "correct the bounds of the space, or clip to them",
     ),
     "observation-reused": (
@@ -100,7 +100,7 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "parallel environments all begin alike and decorrelate only by their actions",
         "draw the start from self.np_random, if it should vary; otherwise nothing",
     ),
-    "action-whole-numbers": ("error", "a Gaussian can't act in whole numbers", "use Discrete"),
+    "action-whole-numbers": ("error", "a Gaussian can't act in whole numbers", "use MultiDiscrete, or round floats"),
     "action-unbounded": ("note", "samples are never clipped, so rare large ones reach the environment", "bound the Box"),
     "action-float64": ("note", "policies sample in 32 bits, so the further digits are empty", "use dtype float32"),
     "action-range-large": (
@@ -113,13 +113,21 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "the policy begins as a Gaussian around 0 with deviation 1: nearly every sample is clipped to a bound",
         "use bounds of [-1, 1] and scale in the environment: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
     ),
-    "mask-unused": (
-        "warning",
-        "training samples without masks, so forbidden actions will be taken",
-        "let the environment ignore or penalise a forbidden action",
+    "mask-shape": (
+        "error",
+        "training stops there: it can't be laid over the probabilities",
+        "give what action_space.sample(mask) takes, or one row of bits, leaf after leaf of the action space",
     ),
-    "mask-shape": ("error", "masks can't be laid over the action's probabilities", "give a bool array [n] for Discrete(n)"),
-    "mask-empty": ("error", "there is nothing to sample: probabilities are NaN", "allow an action, or end the episode before"),
+    "mask-empty": (
+        "error",
+        "training stops there: nothing is left to sample",
+        "allow a choice of every discrete part, or end the episode before",
+    ),
+    "mask-missing": (
+        "error",
+        "training stops there; without a mask after the first reset it begins, but never uses any",
+        "give a mask after every reset and step, all ones where nothing is forbidden; only last steps need none",
+    ),
     "slow-step": ("note", "the environments run one after another and decide the speed of training", "try --vector workers"),
     "close": ("warning", "a run that is done ends in an error", "let close succeed, also when it is called twice"),
     "gymnasium": ("warning", "other tools and wrappers may rely on it", "follow Gymnasium's interface in this point"),
@@ -199,6 +207,8 @@ class Report:
 def _overview(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "observations" in summary:
         yield from (("observations", summary["observations"]), ("actions", summary["actions"]))
+    if "action_mask" in summary:
+        yield "action masks", f"found in {summary['action_mask']}; training uses them"
     if summary.get("episodes"):
         shortest, longest = summary["lengths"]
         mean, deviation = summary["return_mean"], summary["return_deviation"]

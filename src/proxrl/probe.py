@@ -2,17 +2,22 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
+from numpy.typing import NDArray
 
 from proxrl.findings import Report
 from proxrl.imports import one_line
+from proxrl.leaves import describe, describe_form, leaves_of
+from proxrl.legal import Masks
+from proxrl.masks import flatten_mask
 
 
 class StopLooking(Exception):  # noqa: N818 - a way out, not an error
@@ -37,9 +42,14 @@ class Probe:
         self._make, self._report, self._debug = make, report, debug
         self.env = make()
         self.has_masks = False
+        self.observed: Any = None  # the last observation, without a mask
         self.seconds: dict[str, list[float]] = {"reset": [], "step": []}
-        self._mask: Any = None
         self._kept: tuple[Any, Any] = (None, None)  # the last observation, and a copy from when we got it
+
+    @cached_property
+    def masks(self) -> Masks:
+        """Asked for only once the spaces are known to be sound; those of a reopened environment are the same."""
+        return Masks(self.env)
 
     def reopen(self) -> None:
         """A new one, after the old one is closed: a simulator may hold a port."""
@@ -57,27 +67,27 @@ class Probe:
     def reset(self, seed: int) -> Any:
         answer = self._call("reset", seed=seed)
         if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-            self._stop("reset-returns", f"reset returns {_shape_of(answer)}")
-        self._look_at_observation("reset", answer[0])
-        self._look_at_mask(answer)
+            self._stop("reset-returns", f"reset returns {describe_form(answer)}")
+        self.masks.restart()
+        self._look_at_mask("reset", self._look_at_observation("reset", *answer))
         return answer[0]
 
     def step(self, action: Any) -> Moment:
-        answer = self._call("step", legal(self.env.action_space, action, self._mask))
+        answer = self._call("step", self.masks.legal(action))
         if not (isinstance(answer, tuple) and len(answer) == 5 and isinstance(answer[4], dict)):
-            self._stop("step-returns", f"step returns {_shape_of(answer)}")
-        obs, reward, terminated, truncated, _ = answer
+            self._stop("step-returns", f"step returns {describe_form(answer)}")
+        obs, reward, terminated, truncated, info = answer
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(value, bool | np.bool_):
                 # 0 and 1 work by luck; an array, None or a word does not.
                 number = isinstance(value, int | np.integer) and value in (0, 1)
-                self._report.add("ending-type", f"{name} is {_name(value)}, not a bool", "warning" if number else "error")
+                self._report.add("ending-type", f"{name} is {describe(value)}, not a bool", "warning" if number else "error")
                 if not number:
                     raise StopLooking
-        self._look_at_observation("step", obs)
+        mask = self._look_at_observation("step", obs, info)
         moment = Moment(obs, self._real(reward), bool(terminated), bool(truncated))
         if not moment.ended:
-            self._look_at_mask(answer)  # nobody acts after the end, so there the mask may be anything
+            self._look_at_mask("step", mask)  # nobody acts after the end, so there the mask may be anything
         return moment
 
     def _call(self, name: str, *words: Any, **named: Any) -> Any:
@@ -106,109 +116,73 @@ class Probe:
             self._report.add("reward-array", f"the reward is an array of shape {reward.shape}, not a number")
             reward = reward.item()
         if not isinstance(reward, int | float | np.integer | np.floating | np.bool_):
-            self._stop("reward-type", f"the reward is {_name(reward)}, not a number")
+            self._stop("reward-type", f"the reward is {describe(reward)}, not a number")
         with np.errstate(over="ignore"):
             if not np.isfinite(np.float32(reward)):
                 self._stop("reward-not-finite", f"the reward is {reward} (rewards are kept in 32 bits)")
         return float(reward)
 
-    def _look_at_observation(self, call: str, obs: Any) -> None:
+    def _look_at_observation(self, call: str, obs: Any, info: dict[str, Any]) -> Any:
+        """Returns the mask, which is no part of what the policy observes."""
         try:
-            leaves = list(leaves_of(self.env.observation_space, obs))
+            self.observed, mask = self.masks.split(obs, info)
+            leaves = list(leaves_of(self.masks.observation_space, self.observed))
         except TypeError as error:
             self._stop("observation-structure", f"{call} returns an observation whose {error}")
         for path, space, value in leaves:
             self._look_at_leaf(f"the observation{path} of {call}", space, value)
         self._kept = (obs, deepcopy(obs))
+        return mask
 
     def _look_at_leaf(self, label: str, space: gymnasium.Space, value: Any) -> None:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
-            self._stop("observation-structure", f"{label} is {_name(value)}, but its space is {space}")
+            self._stop("observation-structure", f"{label} is {describe(value)}, but its space is {space}")
         if array.shape != space.shape:
             self._stop("observation-shape", f"{label} has shape {array.shape}, but its space says {space.shape}")
         if not np.isfinite(array).all():
             self._stop("observation-not-finite", f"{label} contains {array[~np.isfinite(array)].flat[0]}")
-        whole = isinstance(space, spaces.Discrete) and array.dtype.kind in "iu"  # Python's own int has no dtype to get wrong
+        # Any whole number can say which category it is: Python's own have no dtype to get wrong.
+        whole = not isinstance(space, spaces.Box) and array.dtype.kind in "biu"
         if not whole and (array.dtype != space.dtype or not isinstance(value, np.ndarray | np.generic)):
             rounded = array.dtype.kind == "f" and space.dtype is not None and space.dtype.kind == "f"
-            kind = f"{array.dtype}" if isinstance(value, np.ndarray | np.generic) else _name(value)
+            kind = f"{array.dtype}" if isinstance(value, np.ndarray | np.generic) else describe(value)
             what = f"{label} is {kind}, but its space says {space.dtype}"
             self._report.add("observation-dtype", what, "note" if rounded else None)  # only digits are lost
-        if isinstance(space, spaces.Box):
-            inside = bool(((array >= space.low) & (array <= space.high)).all())
-        else:
-            inside = space.contains(int(array) if whole else array.astype(space.dtype))
-        if not inside:
-            level = None if isinstance(space, spaces.Box) else "error"  # it is an index there
+        if not _is_inside(space, array):
+            level = "error" if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None  # it is an index there
             self._report.add("observation-outside", f"{label} has values outside {space}", level)
 
-    def _look_at_mask(self, answer: Any) -> None:
-        self._mask, space = mask_of(answer), self.env.action_space
-        self.has_masks |= self._mask is not None
-        if self._mask is None or not isinstance(space, spaces.Discrete):
+    def _look_at_mask(self, call: str, given: Any) -> None:
+        """Training looks for masks in the space and after the first reset; from then on it wants one whenever it acts."""
+        masks = self.masks
+        masks.bits = None
+        if masks.expected is None:
+            masks.expected = given is not None
+        if given is None:
+            if masks.expected:
+                self._stop("mask-missing", f"{call} gives no {masks.place}, though the episode goes on")
             return
-        mask = np.asarray(self._mask)
-        if mask.shape != (space.n,) or mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
-            self._stop("mask-shape", f"the action mask has shape {mask.shape} and dtype {mask.dtype} for {space}")
-        if not mask.any():
-            self._stop("mask-empty", "an action mask allows nothing")
+        self.has_masks = True
+        if not masks.expected:
+            # Training would go on without masks; here they are kept to, or the rest might not be seen.
+            self._report.add("mask-missing", f"{call} gives {masks.place}, but the first reset gave none", "warning")
+        try:
+            masks.bits = flatten_mask(masks.action_space, given)
+        except Exception as error:  # a mask of another structure fails in ways of its own
+            told = str(error) if isinstance(error, ValueError) else one_line(error)
+            self._stop("mask-shape", f"{masks.place} of {call} does not fit {masks.action_space}: {told}")
+        empty = masks.empty_part()
+        if empty is not None:
+            self._stop("mask-empty", f"{masks.place} of {call} allows nothing for the action{empty}")
 
 
-class Legal(gymnasium.Wrapper):
-    """Swaps actions that the mask forbids: Gymnasium's checker knows no masks, and its samples may make the environment raise."""
-
-    mask: Any = None
-
-    def reset(self, **kwargs: Any) -> Any:  # Gymnasium looks for this very name
-        answer = self.env.reset(**kwargs)
-        self.mask = mask_of(answer)
-        return answer
-
-    def step(self, action: Any) -> Any:
-        answer = self.env.step(legal(self.action_space, action, self.mask))
-        self.mask = mask_of(answer)
-        return answer
-
-
-def legal(space: gymnasium.Space, action: Any, mask: Any) -> Any:
-    """The action, or one that the mask allows; always the same one, so that episodes can be replayed."""
-    if mask is None or not isinstance(space, spaces.Discrete) or np.shape(mask) != (space.n,):
-        return action
-    index, allowed = int(action - space.start), np.flatnonzero(mask)
-    return action if index in allowed or not len(allowed) else space.start + allowed[index % len(allowed)]
-
-
-def mask_of(answer: Any) -> Any:
-    """From info, or from the key of a Dict observation."""
-    obs, info = (answer[0], answer[-1]) if isinstance(answer, tuple) and answer else (None, None)
-    given = info.get("action_mask") if isinstance(info, dict) else None
-    return obs.get("action_mask") if given is None and isinstance(obs, dict) else given
-
-
-def leaves_of(space: gymnasium.Space, value: Any, path: str = "") -> Iterator[tuple[str, gymnasium.Space, Any]]:
-    """Where each leaf is, its space and its value; a TypeError says where they do not fit together."""
-    if isinstance(space, spaces.Dict):
-        if not isinstance(value, dict) or value.keys() != space.keys():
-            raise TypeError(f"part{path or ' at the top'} is {_shape_of(value)}, not a dict with the keys {list(space)}")
-        for key, part in space.items():
-            yield from leaves_of(part, value[key], f"{path}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(value, tuple) or len(value) != len(space):
-            raise TypeError(f"part{path or ' at the top'} is {_shape_of(value)}, not a tuple of {len(space)}")
-        for index, part in enumerate(space):
-            yield from leaves_of(part, value[index], f"{path}[{index}]")
-    else:
-        yield path, space, value
-
-
-def _name(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    return f"{value!r:.40} of type {type(value).__name__}"
-
-
-def _shape_of(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"a dict with the keys {list(value)}"
-    return f"({', '.join(type(part).__name__ for part in value)})" if isinstance(value, tuple) else _name(value)
+def _is_inside(space: gymnasium.Space, array: NDArray[Any]) -> bool:
+    """By the numbers alone: `contains` also minds their type, which is another finding."""
+    if isinstance(space, spaces.Box):
+        return bool(((array >= space.low) & (array <= space.high)).all())
+    if isinstance(space, spaces.MultiBinary):
+        return bool(((array == 0) | (array == 1)).all())
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    index = array.astype(np.float64) - space.start  # narrow types would wrap around
+    return bool(((index >= 0) & (index < (space.n if isinstance(space, spaces.Discrete) else space.nvec))).all())
