@@ -53,6 +53,33 @@ class TupleObs(Odd):
     observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
 
 
+class OutsideObs(Odd):
+    """Its second entry once leaves its range, where one-hot vectors would silently say something about the first."""
+
+    observation_space = spaces.Dict(kinds=spaces.MultiDiscrete([2, 3]))
+
+    def observe(self, number: float = 0.0) -> Any:
+        return {"kinds": np.array([1, -1 if self.count == 7 else 2])}
+
+
+class EmptyObs(Odd):
+    observation_space = spaces.Dict()
+
+    def observe(self, number: float = 0.0) -> Any:
+        return {}
+
+
+class PickyAction(Odd):
+    """Looks its actions up, as `sample()` lets it."""
+
+    action_space = spaces.Dict(move=spaces.Discrete(2), turn=spaces.Tuple([spaces.Discrete(3, start=-1)]))
+
+    def step(self, action: Any) -> Any:
+        assert {0: "left", 1: "right"}[action["move"]]
+        assert {-1: "left", 0: "ahead", 1: "right"}[action["turn"][0]]
+        return super().step(action)
+
+
 class TextObs(Odd):
     observation_space = spaces.Text(3)
 

@@ -101,6 +101,8 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--env-kwargs", "wheels"], ["key=value", "'wheels'"]),
         (["train", "CartPole-v1", "--env-kwargs", "render_mode=null"], ["--env-kwargs render_mode=None", "leave it out"]),
         (["train", "odd_envs:TupleObs"], ["does not have the form Tuple"]),
+        (["train", "odd_envs:OutsideObs"], ["observation -1 in step 7", "not in MultiDiscrete"]),
+        (["train", "odd_envs:EmptyObs"], ["holds nothing to see"]),
         (["train", "odd_envs:TextObs"], ["Text", "wrap", "MultiDiscrete"]),
         (["train", "odd_envs:GraphObs"], ["Graph", "wrap", "Dict of Boxes"]),
         (["train", "odd_envs:SequenceObs"], ["Sequence", "wrap", "padded"]),

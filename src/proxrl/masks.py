@@ -28,29 +28,40 @@ def total_choices(action_space: gymnasium.Space) -> int:
 
 def flatten_mask(space: gymnasium.Space, mask: Any) -> Bits:
     """A mask in either form as one row of bits; a ValueError says what does not fit."""
-    size = total_choices(space)
-    if not isinstance(mask, dict | tuple | list) and np.shape(mask) == (size,) and not isinstance(space, spaces.MultiBinary):
-        return _bits(mask, size)
+    if isinstance(mask, np.ndarray) and not isinstance(space, spaces.MultiBinary):
+        return _bits(mask, total_choices(space))
     return np.concatenate([np.zeros(0, np.int8), *_leaf_bits(space, mask)])
 
 
 def _leaf_bits(space: gymnasium.Space, mask: Any) -> Iterator[Bits]:
-    if isinstance(space, spaces.Dict):
+    if mask is None:  # everything, as Gymnasium has it
+        yield np.ones(total_choices(space), np.int8)
+    elif isinstance(space, spaces.Dict):
+        if not isinstance(mask, dict) or mask.keys() != space.spaces.keys():
+            raise ValueError(f"the action mask is {_named(mask)}, but must be a dict with the keys {', '.join(space.spaces)}")
         for key, part in space.items():
-            yield from _leaf_bits(part, None if mask is None else mask[key])
+            yield from _leaf_bits(part, mask[key])
     elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space):
-            yield from _leaf_bits(part, None if mask is None else mask[index])
-    elif mask is None:  # everything, as Gymnasium has it
-        yield np.ones(choices(space), np.int8)
+        if not isinstance(mask, tuple | list) or len(mask) != len(space):
+            raise ValueError(f"the action mask is {_named(mask)}, but must be a tuple of {len(space)} masks")
+        for part, given in zip(space, mask, strict=True):
+            yield from _leaf_bits(part, given)
     elif isinstance(space, spaces.MultiBinary):
         yield _binary_bits(mask, space)
     elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list):
-        yield _bits(np.concatenate([np.ravel(part) for part in _deep(mask)]), choices(space))
+        parts, sizes = list(_deep(mask)), space.nvec.ravel().tolist()
+        if [np.shape(part) for part in parts] != [(size,) for size in sizes]:
+            lengths = [np.size(part) for part in parts]
+            raise ValueError(f"the action mask has parts of {lengths} bits, but must have parts of {sizes}")
+        yield _bits(np.concatenate(parts), sum(sizes))
     elif isinstance(space, spaces.Box):
-        raise ValueError(f"there is a mask for {space}, which has no choices; it must be None")
+        raise ValueError(f"there is an action mask for {space}, which has no choices; it must be None")
     else:
         yield _bits(mask, choices(space))
+
+
+def _named(mask: Any) -> str:
+    return f"a dict with the keys {', '.join(map(str, mask))}" if isinstance(mask, dict) else f"a {type(mask).__name__}"
 
 
 def _binary_bits(mask: Any, space: spaces.MultiBinary) -> Bits:

@@ -11,6 +11,7 @@ from sample_envs import Counter, Failing, Nested, WrongShape, not_an_env
 
 from proxrl.envs.api import Autoreset, episode_seed
 from proxrl.envs.gymnasium import InProcessEnvs, NativeVectorEnvs, make_env, make_native
+from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
 from proxrl.types import Episode
 
@@ -210,3 +211,10 @@ def test_vectorised_class_that_resets_in_the_same_step(maker: partial[gymnasium.
 def test_vectorised_class_without_autoreset_is_refused() -> None:
     with pytest.raises(ProxRLError, match="use --vector inprocess"):
         NativeVectorEnvs(SyncVectorEnv([Counter], autoreset_mode=AutoresetMode.DISABLED))
+
+
+def test_parts_of_nested_actions_are_what_sample_gives() -> None:
+    environments = make_environments("odd_envs:PickyAction", num_envs=2)
+    environments.reset(1)
+    environments.step({"move": np.array([0, 1]), "turn": (np.array([-1, 1]),)})
+    environments.close()

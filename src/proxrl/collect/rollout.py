@@ -3,14 +3,18 @@ come later, in one pass over the whole rollout.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
+from proxrl.spaces import space_tree
 from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Episode, Rollout, Tree
 
@@ -94,7 +98,7 @@ class Collector:
         valid = self.valid & (self.valid.cumsum().reshape(self.valid.shape) <= budget)
         final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
         final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
-        self._check_finite(final_index, final_obs)
+        self._check(final_index, final_obs)
         return Rollout(
             self.obs,
             self.starts,
@@ -108,20 +112,40 @@ class Collector:
             episodes,
         )
 
-    def _check_finite(self, final_index: tuple[NDArray[np.int64], NDArray[np.int64]], final_obs: Tree | None) -> None:
-        """Once per rollout: what comes from the environment must be numbers, or the weights would soon not be."""
+    def _check(self, final_index: tuple[NDArray[np.int64], NDArray[np.int64]], final_obs: Tree | None) -> None:
+        """Once per rollout: what comes from the environment must be numbers, or the weights would soon not be, and within
+        bounds where it is an index.
+        """
         steps, num_envs = np.indices(self.starts.shape)
-        checked = [("reward", self.reward, steps[1:], num_envs[1:])]
-        checked += [("observation", leaf, steps, num_envs) for leaf in tree_leaves(self.obs)]
+        tree = space_tree(self.environments.observation_space)
+        places = [("observation", self.obs, steps, num_envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
+        checked: list[Any] = [("reward", None, self.reward, steps[1:], num_envs[1:])]
         checked += [
-            ("last observation", leaf, final_index[0] + 1, final_index[1])
-            for leaf in tree_leaves(() if final_obs is None else final_obs)
+            (name, space, array, step, env)
+            for name, obs, step, env in places
+            if obs is not None
+            for space, array in zip(tree_leaves(tree), tree_leaves(obs), strict=True)
         ]
-        for name, array, step, env in checked:
-            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                bad = tuple(np.argwhere(~np.isfinite(array))[0])
+        for name, space, array, step, env in checked:
+            wrong = _wrong(space, array)
+            if wrong is not None:
+                bad = tuple(np.argwhere(wrong)[0])
                 place = bad[: step.ndim]
+                among = "" if np.issubdtype(array.dtype, np.floating) else f", which is not in {space}"
                 raise ProxRLError(
-                    f"environment {env[place]} gave the {name} {array[bad]} in step {step[place]} of a rollout;"
+                    f"environment {env[place]} gave the {name} {array[bad]} in step {step[place]} of a rollout{among};"
                     " fix the environment (nothing was learnt from this rollout)"
                 )
+
+
+def _wrong(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Where values can't be learnt from; None where all can."""
+    if np.issubdtype(array.dtype, np.floating):
+        wrong = ~np.isfinite(array)
+    elif isinstance(space, spaces.Discrete):
+        wrong = (array < space.start) | (array >= space.start + space.n)
+    elif isinstance(space, spaces.MultiDiscrete):
+        wrong = (array < space.start) | (array >= space.start + space.nvec)
+    else:
+        return None
+    return wrong if wrong.any() else None

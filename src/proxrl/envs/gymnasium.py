@@ -206,8 +206,16 @@ def _row_reader(space: gymnasium.Space) -> Callable[[Tree], Sequence[Any]]:
     if isinstance(space, spaces.Discrete):
         return lambda action: action.tolist()  # plain numbers: array elements are slow to use
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return lambda action: [tree_map(lambda leaf, n=n: leaf[n, ...], action) for n in range(len(next(tree_leaves(action))))]
-    return lambda action: [action[n, ...] for n in range(len(action))] if space.shape == () else action
+        tree = space_tree(space)
+        return lambda action: [
+            tree_map(lambda leaf, rows, n=n: _row(leaf, rows, n), tree, action) for n in range(len(next(tree_leaves(action))))
+        ]
+    return lambda action: [_row(space, action, n) for n in range(len(action))] if space.shape == () else action
+
+
+def _row(space: gymnasium.Space, rows: NDArray[Any], n: int) -> Any:
+    """A number where `space.sample()` gives one, an array where it gives one: those of no dimension too."""
+    return rows[n] if isinstance(space, spaces.Discrete) else rows[n, ...]
 
 
 class NativeVectorEnvs:

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from proxrl.config import Config, flag
@@ -41,6 +42,8 @@ def make_policy(config: Config, observation_space: gymnasium.Space, action_space
         preprocess = make_preprocess(observation_space, config.normalize_observations, config.clip_observations)
         guard = Guard(observation_space, action_space)
         seen = preprocess.output_space["observation"] if guard.masked else preprocess.output_space  # type: ignore[index]
+        if spaces.flatdim(seen) == 0:
+            raise ProxRLError(f"the observation space {observation_space} holds nothing to see; give it an entry")
         head = make_head(action_space, config)
         actor, actor_size = make_actor(config, seen, action_space, head.inputs)
         critic, critic_size = make_critic(config, seen, actor_size)
