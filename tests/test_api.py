@@ -142,3 +142,16 @@ def test_any_name_survives_its_config(name: str) -> None:
 def test_importing_does_not_wait_for_torch() -> None:
     code = "import sys, proxrl; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_parts_of_a_script_are_told_apart_from_those_of_a_module(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import proxrl\nfrom torch import nn\n"
+        "def encoder(space):\n    return nn.Linear(4, 8)\n"
+        "print(proxrl.train('CartPole-v1', encoder=encoder, total_steps=256, num_envs=2).path)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Next: proxrl.evaluate('runs/CartPole-v1/ppo/seed1') from Python" in done.stdout + done.stderr
+    with pytest.raises(proxrl.ProxRLError, match=r"__main__:encoder was defined in a script.*define it in a module"):
+        proxrl.load(tmp_path / "runs/CartPole-v1/ppo/seed1")
