@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import proxrl
 from commands import metrics
@@ -155,3 +156,34 @@ def test_parts_of_a_script_are_told_apart_from_those_of_a_module(tmp_path: Path)
     assert "Next: proxrl.evaluate('runs/CartPole-v1/ppo/seed1') from Python" in done.stdout + done.stderr
     with pytest.raises(proxrl.ProxRLError, match=r"__main__:encoder was defined in a script.*define it in a module"):
         proxrl.load(tmp_path / "runs/CartPole-v1/ppo/seed1")
+
+
+class TwoSided(Odd):
+    observation_space = spaces.Dict(
+        seen=spaces.Box(-1, 1, (2,), np.float32), place=spaces.Discrete(3, start=4), luck=spaces.Box(0, 1, (), np.float32)
+    )
+
+    def observe(self, number: float = 0.0) -> Any:
+        return {"seen": np.zeros(2, np.float32), "place": 5, "luck": np.float32(0.5)}
+
+
+def test_an_agent_acts_without_what_only_its_critic_sees() -> None:
+    result = proxrl.train(TwoSided, actor_keys=["seen"], **SMALL)
+    agent = proxrl.load(result.path)
+    for rows in ((), (3,)):
+        seen = np.ones((*rows, 2), np.float32)
+        whole = {"seen": seen, "place": np.full(rows, 6), "luck": np.ones(rows, np.float32)}
+        assert np.array_equal(agent.act({"seen": seen}), agent.act(whole))
+    with pytest.raises(proxrl.ProxRLError, match="KeyError: 'seen'"):
+        agent.act({"place": 5, "luck": 0.5})
+
+
+class Doubled(proxrl.Callback):
+    def on_rollout(self, session: Any, rollout: Any) -> None:
+        rollout.reward = rollout.reward.astype(np.float64) * 2
+
+
+def test_a_callback_may_replace_rewards_by_doubles() -> None:
+    doubled = proxrl.train("CartPole-v1", callbacks=[Doubled()], name="doubled", **SMALL)
+    scaled = proxrl.train("CartPole-v1", reward_scale=2.0, name="scaled", **SMALL)
+    assert metrics(doubled.path) == metrics(scaled.path)
