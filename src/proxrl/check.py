@@ -91,9 +91,9 @@ def ask_gymnasium(env: gymnasium.Env) -> list[str]:
 
 
 def look_at_spaces(env: gymnasium.Env, report: Report) -> None:
-    for kind in ("observation", "action"):
-        space = getattr(env, f"{kind}_space", None)
-        report.summary[f"{kind}s"] = " ".join(str(space).split())
+    kinds = {kind: getattr(env, f"{kind}_space", None) for kind in ("observation", "action")}
+    report.summary |= {f"{kind}s": " ".join(str(space).split()) for kind, space in kinds.items()}
+    for kind, space in kinds.items():
         if not isinstance(space, spaces.Box | spaces.Discrete):
             report.add("space-unsupported", f"{kind}_space is {' '.join(str(space).split())}")
             raise StopLooking
