@@ -91,17 +91,15 @@ class Agent:
     def _filled(self, space: gymnasium.Space, obs: Tree) -> Tree:
         """With zeros for what only the critic looks at, which is known in training alone."""
         keys = self.config.actor_keys
-        missing = [key for key in space if key not in obs] if keys and isinstance(space, Dict) and isinstance(obs, dict) else []
-        if not missing or any(key in missing for key in keys or ()):
+        if not keys or not isinstance(space, Dict) or not isinstance(obs, dict) or any(key not in obs for key in keys):
             return obs
-        given = next(iter(tree_leaves(obs[keys[0]])))  # type: ignore[index]
-        leaf = next(tree_leaves(space_tree(space[keys[0]])))  # type: ignore[index]
+        given, leaf = next(tree_leaves(obs[keys[0]])), next(tree_leaves(space_tree(space[keys[0]])))
         rows = np.shape(given)[: np.ndim(given) - len(leaf.shape)]
 
         def nothing(part: gymnasium.Space) -> NDArray[Any]:
             return np.full((*rows, *(part.shape or ())), getattr(part, "start", 0), part.dtype)
 
-        return obs | {key: tree_map(nothing, space_tree(space[key])) for key in missing}
+        return obs | {key: tree_map(nothing, space_tree(space[key])) for key in space if key not in obs}
 
 
 def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
