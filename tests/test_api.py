@@ -112,6 +112,7 @@ def test_an_error_frees_everything_for_the_next_run() -> None:
         ({"env_kwargs": {"render_mode": None}}, "leave it out"),
         ({"env_kwargs": "g=1"}, "key=value"),
         ({"preset": "fancy"}, "no preset 'fancy'"),
+        ({"adaptive_learning_rate": 0.01, "epochs": 1, "num_minibatches": 1}, "several steps per update"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], words: str) -> None:
@@ -176,6 +177,19 @@ def test_an_agent_acts_without_what_only_its_critic_sees() -> None:
         assert np.array_equal(agent.act({"seen": seen}), agent.act(whole))
     with pytest.raises(proxrl.ProxRLError, match="KeyError: 'seen'"):
         agent.act({"place": 5, "luck": 0.5})
+
+
+class MaskedTwoSided(TwoSided):
+    observation_space = spaces.Dict({**TwoSided.observation_space.spaces, "action_mask": spaces.MultiBinary(2)})
+
+    def observe(self, number: float = 0.0) -> Any:
+        return {**super().observe(number), "action_mask": np.array([0, 1], np.int8)}
+
+
+def test_an_agent_with_a_mask_beside_its_only_key_acts_without_what_its_critic_sees() -> None:
+    agent = proxrl.load(proxrl.train(MaskedTwoSided, actor_keys=["seen"], **SMALL).path)
+    seen, mask = np.ones(2, np.float32), np.array([0, 1], np.int8)
+    assert agent.act({"seen": seen, "action_mask": mask}) == agent.act({"seen": seen}, mask=mask) == 1
 
 
 class Doubled(proxrl.Callback):

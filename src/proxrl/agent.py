@@ -76,7 +76,9 @@ class Agent:
             return _in_rows(space, self._filled(space, obs))
         key = MASK if self.config.action_mask in ("auto", "info", "off") else self.config.action_mask
         if mask is None and isinstance(obs, dict) and key in obs:
-            obs, mask = split_mask(obs, key)
+            # An actor's only key is not one that stands for itself: what the critic alone sees may be missing beside it.
+            rest = {name: value for name, value in obs.items() if name != key}
+            obs, mask = (rest, obs[key]) if set(rest) == set(self.config.actor_keys or ()) else split_mask(obs, key)
         if mask is None:
             raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
         rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
