@@ -25,11 +25,11 @@ class Lottery(gymnasium.Env):
         super().reset(seed=seed, options=options)
         draw = self.np_random.uniform(-1, 1, (2, 1)).astype(np.float32)
         self.obs = {"seen": draw[0], "luck": 5 * draw[1]}
-        return self.obs, {}
+        return dict(self.obs), {}
 
     def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         right = bool(action) == bool(self.obs["seen"][0] > 0)
-        return self.obs, float(right) + float(self.obs["luck"][0]), True, False, {}
+        return dict(self.obs), float(right) + float(self.obs["luck"][0]), True, False, {}
 
 
 def make_env() -> gymnasium.Env:

@@ -22,10 +22,10 @@ class Kick(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self.goal = self.np_random.uniform(-1, 1, 1).astype(np.float32)
-        return self.goal, {}
+        return self.goal.copy(), {}
 
     def step(self, action: dict[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return self.goal, -abs(lands(action) - float(self.goal[0])), True, False, {}
+        return self.goal.copy(), -abs(lands(action) - float(self.goal[0])), True, False, {}
 
 
 def lands(action: dict[str, Any]) -> float:

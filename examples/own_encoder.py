@@ -27,10 +27,10 @@ class Lights(gymnasium.Env):
         self.image = np.zeros((1, 8, 8), np.float32)
         self.image[0, row, column] = 1.0
         self.right = column >= 4
-        return self.image, {}
+        return self.image.copy(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return self.image, float(bool(action) == self.right), True, False, {}
+        return self.image.copy(), float(bool(action) == self.right), True, False, {}
 
 
 def make_env() -> gymnasium.Env:
