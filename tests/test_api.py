@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import proxrl
 from commands import metrics
@@ -111,6 +112,7 @@ def test_an_error_frees_everything_for_the_next_run() -> None:
         ({"env_kwargs": {"render_mode": None}}, "leave it out"),
         ({"env_kwargs": "g=1"}, "key=value"),
         ({"preset": "fancy"}, "no preset 'fancy'"),
+        ({"adaptive_learning_rate": 0.01, "epochs": 1, "num_minibatches": 1}, "several steps per update"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], words: str) -> None:
@@ -142,3 +144,60 @@ def test_any_name_survives_its_config(name: str) -> None:
 def test_importing_does_not_wait_for_torch() -> None:
     code = "import sys, proxrl; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_parts_of_a_script_are_told_apart_from_those_of_a_module(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import proxrl\nfrom torch import nn\n"
+        "def encoder(space):\n    return nn.Linear(4, 8)\n"
+        "print(proxrl.train('CartPole-v1', encoder=encoder, total_steps=256, num_envs=2).path)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Next: proxrl.evaluate('runs/CartPole-v1/ppo/seed1') from Python" in done.stdout + done.stderr
+    with pytest.raises(proxrl.ProxRLError, match=r"__main__:encoder was defined in a script.*define it in a module"):
+        proxrl.load(tmp_path / "runs/CartPole-v1/ppo/seed1")
+
+
+class TwoSided(Odd):
+    observation_space = spaces.Dict(
+        seen=spaces.Box(-1, 1, (2,), np.float32), place=spaces.Discrete(3, start=4), luck=spaces.Box(0, 1, (), np.float32)
+    )
+
+    def observe(self, number: float = 0.0) -> Any:
+        return {"seen": np.zeros(2, np.float32), "place": 5, "luck": np.float32(0.5)}
+
+
+def test_an_agent_acts_without_what_only_its_critic_sees() -> None:
+    result = proxrl.train(TwoSided, actor_keys=["seen"], **SMALL)
+    agent = proxrl.load(result.path)
+    for rows in ((), (3,)):
+        seen = np.ones((*rows, 2), np.float32)
+        whole = {"seen": seen, "place": np.full(rows, 6), "luck": np.ones(rows, np.float32)}
+        assert np.array_equal(agent.act({"seen": seen}), agent.act(whole))
+    with pytest.raises(proxrl.ProxRLError, match="KeyError: 'seen'"):
+        agent.act({"place": 5, "luck": 0.5})
+
+
+class MaskedTwoSided(TwoSided):
+    observation_space = spaces.Dict({**TwoSided.observation_space.spaces, "action_mask": spaces.MultiBinary(2)})
+
+    def observe(self, number: float = 0.0) -> Any:
+        return {**super().observe(number), "action_mask": np.array([0, 1], np.int8)}
+
+
+def test_an_agent_with_a_mask_beside_its_only_key_acts_without_what_its_critic_sees() -> None:
+    agent = proxrl.load(proxrl.train(MaskedTwoSided, actor_keys=["seen"], **SMALL).path)
+    seen, mask = np.ones(2, np.float32), np.array([0, 1], np.int8)
+    assert agent.act({"seen": seen, "action_mask": mask}) == agent.act({"seen": seen}, mask=mask) == 1
+
+
+class Doubled(proxrl.Callback):
+    def on_rollout(self, session: Any, rollout: Any) -> None:
+        rollout.reward = rollout.reward.astype(np.float64) * 2
+
+
+def test_a_callback_may_replace_rewards_by_doubles() -> None:
+    doubled = proxrl.train("CartPole-v1", callbacks=[Doubled()], name="doubled", **SMALL)
+    scaled = proxrl.train("CartPole-v1", reward_scale=2.0, name="scaled", **SMALL)
+    assert metrics(doubled.path) == metrics(scaled.path)

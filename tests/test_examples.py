@@ -1,16 +1,63 @@
-"""Every example runs as it stands."""
+"""Every example runs as it stands and says what it should, and so do the commands in its docstring."""
 
+import ast
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+# What each prints at its end.
+EXPECTED = {
+    "action_mask": r"wins (9\d|100) of 100 games",
+    "asymmetric_critic": r"explains (0\.[89]\d|1\.00) of the returns; without the hidden key -?0\.[01]\d\n"
+    r"actions that depend on the hidden key: 0$",
+    "hybrid_action": r"'side': np\.int64\(0\).*\n.*'side': np\.int64\(1\).*\nmean miss 0\.0\d\d$",
+    "own_callback": r"the bonus was 0\.\d\d a step at last\nstopped at step \d{5} of 400000 with a return of -1[0-3]\d$",
+    "own_encoder": r"right about (9\d|100) of 100 lights$",
+    "own_environment": r"the agent goes right$",
+    "own_logger": r"metrics\.csv has 12 metrics of 20 iterations, charts/SPS among them: True$",
+    "own_networks": r"parameters: policy 146, value 4545\nthe pole stays up for [1-5]\d\d steps$",
+    "own_schedule": r"step 512: entropy_coef 0\.02000\n.*step 5632: .* 0\.02000\n.*step 10752: .* 0\.00500\n.*: .* 0\.00125$",
+}
+
+
+def commands_of(path: Path) -> list[str]:
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return [line.partition("#")[0] for line in docstring.splitlines() if line.startswith("proxrl ")]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "the agent goes right" in done.stdout
+    assert re.search(EXPECTED[path.stem], done.stdout.rstrip()), done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_command_in_the_docstring(path: Path, tmp_path: Path) -> None:
+    commands = commands_of(path)
+    assert commands
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    for command in commands:
+        words = [sys.executable, "-m", *shlex.split(command), "--total-steps", "512", "--rollout-steps", "64"]
+        done = subprocess.run(
+            words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"Done at step \d+", done.stdout)
+
+
+def test_every_example_has_something_to_say() -> None:
+    assert set(EXPECTED) == {path.stem for path in EXAMPLES}

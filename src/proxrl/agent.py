@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Dict
 from numpy.typing import NDArray
 
 from proxrl import checkpoint
@@ -72,13 +73,15 @@ class Agent:
         """The observation as the policy takes it, in rows, and whether it was a single one: the shapes in its space tell."""
         space = self.observation_space
         if not isinstance(space, Masked):
-            return _in_rows(space, obs)
+            return _in_rows(space, self._filled(space, obs))
         key = MASK if self.config.action_mask in ("auto", "info", "off") else self.config.action_mask
         if mask is None and isinstance(obs, dict) and key in obs:
-            obs, mask = split_mask(obs, key)
+            # An actor's only key is not one that stands for itself: what the critic alone sees may be missing beside it.
+            rest = {name: value for name, value in obs.items() if name != key}
+            obs, mask = (rest, obs[key]) if set(rest) == set(self.config.actor_keys or ()) else split_mask(obs, key)
         if mask is None:
             raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
-        rows, single = _in_rows(space["observation"], obs)
+        rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
         try:
             bits = [flatten_mask(self.action_space, given) for given in ([mask] if single else mask)]
         except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -86,6 +89,19 @@ class Agent:
         if len(bits) != len(next(tree_leaves(rows))):
             raise ProxRLError(f"there are {len(bits)} masks for {len(next(tree_leaves(rows)))} observations; give one for each")
         return {"observation": rows, MASK: np.stack(bits)}, single
+
+    def _filled(self, space: gymnasium.Space, obs: Tree) -> Tree:
+        """With zeros for what only the critic looks at, which is known in training alone."""
+        keys = self.config.actor_keys
+        if not keys or not isinstance(space, Dict) or not isinstance(obs, dict) or any(key not in obs for key in keys):
+            return obs
+        given, leaf = next(tree_leaves(obs[keys[0]])), next(tree_leaves(space_tree(space[keys[0]])))
+        rows = np.shape(given)[: np.ndim(given) - len(leaf.shape)]
+
+        def nothing(part: gymnasium.Space) -> NDArray[Any]:
+            return np.full((*rows, *(part.shape or ())), getattr(part, "start", 0), part.dtype)
+
+        return obs | {key: tree_map(nothing, space_tree(space[key])) for key in space if key not in obs}
 
 
 def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:

@@ -281,6 +281,10 @@ class Config:
                 raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given")
         if self.action_distribution == "beta" and self.std != "independent":
             raise ProxRLError(f"--std {self.std} is for Gaussians, and a Beta distribution has no deviation to set; leave it out")
+        for name in ("adaptive_kl", "adaptive_learning_rate"):
+            # The KL divergence is measured before each step: of a single one there is none to see, and the answer would run away.
+            if getattr(self, name) is not None and self.epochs * self.num_minibatches == 1:
+                raise ProxRLError(f"{flag(name)} needs several steps per update to see a KL divergence; use more --epochs")
         if self.adaptive_kl is not None and self.kl_coef == 0:
             raise ProxRLError("--adaptive-kl scales --kl-coef up and down, which must not begin at 0; use --kl-coef 1, for one")
 

@@ -25,6 +25,10 @@ def import_attribute(text: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
             raise ProxRLError(f"{text}: there is no module {module_name!r} here or among the installed packages") from None
         raise ProxRLError(f"{text}: importing {module_name!r} failed: {one_line(error)}") from error
+    if module_name == "__main__" and not hasattr(module, attribute):
+        raise ProxRLError(
+            f"{text} was defined in a script, and only that script knows it: evaluate there, or define it in a module of its own"
+        )
     return getattr(module, attribute, None)
 
 

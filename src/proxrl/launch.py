@@ -176,7 +176,7 @@ def run(
         result = Result(
             path, config.env, session.step, session.mean_return, session.best_return, finished, received[0] if received else None
         )
-        display.finish(closing(result))
+        display.finish(closing(result, config))
         return result
 
 
@@ -223,15 +223,17 @@ def opening(config: Config, path: Path, start_step: int) -> str:
     return "\n".join(lines)
 
 
-def closing(result: Result) -> str:
+def closing(result: Result, config: Config) -> str:
     score = "no episode has finished yet"
     if result.mean_return is not None:
         score = f"return {result.mean_return:.1f} over the last {WINDOW} episodes"
     if result.finished:
         path = shlex.quote(str(result.path))
-        # A callable that no other process can import can be evaluated from this program only.
-        anonymous = "__main__" in result.env or "<" in result.env
-        following = f"proxrl.evaluate({str(result.path)!r}, env=...) from Python" if anonymous else f"proxrl eval {path}"
+        # What no other process can import can be evaluated from this program only.
+        named = [str(getattr(config, spec.name)) for spec in dataclasses.fields(config)]
+        nameless = "__main__" in result.env or "<" in result.env
+        call = f"proxrl.evaluate({str(result.path)!r}{', env=...' if nameless else ''}) from Python"
+        following = call if nameless or any(text.startswith("__main__:") for text in named) else f"proxrl eval {path}"
         return f"Done at step {result.step:,}: {score}. Next: {following}"
     return f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
 

@@ -72,7 +72,7 @@ class RewardScaler(nn.Module):
 
     def scale(self, rollout: Rollout, gamma: float, world: World) -> NDArray[np.float32]:
         """Rewards [T, N] as the learner sees them."""
-        reward: NDArray[np.float32] = rollout.reward * self.factor
+        reward: NDArray[np.float32] = np.asarray(rollout.reward, np.float32) * self.factor  # a callback may leave doubles
         if self.normalize:
             self.moments.merge(self._returns(reward, rollout, gamma)[rollout.valid], world)
             reward = reward / np.float32(np.sqrt(float(self.moments.variance) + EPSILON))

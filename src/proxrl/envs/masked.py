@@ -42,7 +42,7 @@ class MaskedObservations(gymnasium.Wrapper):
         if over:  # nobody acts any more, and what is allowed then need not make sense
             return {"observation": obs, MASK: np.ones(self.observation_space.choices, np.int8)}  # type: ignore[attr-defined]
         if given is None:
-            raise ValueError(f'info has no "{MASK}" here, though it had one before; give it after every reset and step')
+            raise ValueError(f'info has no "{MASK}" here; give one after every reset and step, or use --action-mask off')
         return {"observation": obs, MASK: flatten_mask(self.env.action_space, given)}
 
 
