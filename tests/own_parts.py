@@ -104,6 +104,20 @@ class Doubling(Callback):
             session.stop_requested = True
 
 
+class Breaking(Callback):
+    def __init__(self, how: str = "key") -> None:
+        self.how = how
+
+    def on_rollout(self, session: Any, rollout: Any) -> None:
+        if self.how == "key":
+            raise KeyError("oops")
+        rollout.reward[3] = np.nan
+
+
+def bad_schedule(step: int) -> float:
+    return 0.1 * step
+
+
 class Lines:
     """A logger that writes a text file."""
 

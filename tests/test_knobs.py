@@ -125,6 +125,12 @@ def test_value_learning_rate_and_optimizer_are_the_values_alone() -> None:
     assert (slower - before[value]).abs().max().item() == pytest.approx(0.01, rel=1e-2)
 
 
+def test_a_plain_value_learning_rate_falls_as_the_policys_does() -> None:
+    config = Config(value_learning_rate=0.4, total_steps=512 * 4)
+    assert [config.at(step).value_learning_rate for step in (0, 1024)] == pytest.approx([0.4, 0.2])
+    assert config.replace(anneal_learning_rate=False).at(1024).value_learning_rate == 0.4
+
+
 def test_value_learning_rate_may_follow_a_schedule() -> None:
     config = Config(value_learning_rate=proxrl.config.parse_schedule("linear:0.2:0.1"), total_steps=512 * 4).validate()
     assert [config.at(step).value_learning_rate for step in (0, 1024)] == pytest.approx([0.2, 0.15])
@@ -400,10 +406,11 @@ def test_max_episode_steps_limits_environments_of_your_own() -> None:
 
 def test_torch_deterministic_holds_during_a_run_and_not_after_it() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
-    with arithmetic(Config(torch_deterministic=True)):
+    policy = make_parts().policy
+    with arithmetic(policy, Config(torch_deterministic=True)):
         assert torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
-    with arithmetic(Config()):
+    with arithmetic(policy, Config()):
         assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -460,7 +467,7 @@ def test_deviations_depend_and_learn_as_told(std: str, distribution: str) -> Non
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"accumulate": 5}, "--accumulate 5 does not divide"),
+        ({"accumulate": 5}, "--accumulate 5 does not divide the minibatch of 128 steps; use 4"),
         ({"trunk": "shared", "value_epochs": 3}, "--value-epochs needs a value network of its own"),
         ({"trunk": "shared", "value_learning_rate": 0.1}, "--value-learning-rate needs"),
         ({"trunk": "shared", "critic_keys": ("a",)}, "--critic-keys needs"),

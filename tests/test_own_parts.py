@@ -15,6 +15,7 @@ import proxrl
 from commands import assert_same_checkpoint, metrics, run
 from harness import assemble, train
 from own_parts import Doubling, Lines, TwoRooms
+from proxrl.build import is_small
 from proxrl.cli import main
 from proxrl.config import Config
 from proxrl.envs.gymnasium import InProcessEnvs
@@ -243,6 +244,28 @@ def test_the_command_takes_a_callback_and_a_logger(tmp_path: Path) -> None:
     assert "--callback" in resumed.stderr  # it changes what is learnt, so it is part of what the run is
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"callback": "own_parts:Breaking"}, "Breaking.on_rollout failed: KeyError: 'oops'"),
+        ({"callback": "own_parts:Breaking", "callback_kwargs": {"how": "nan"}}, "a callback left rewards that are not finite"),
+        ({"clip": own_parts.bad_schedule}, "the schedule own_parts:bad_schedule failed at step 0: TypeError"),
+    ],
+)
+def test_what_fails_in_a_part_of_your_own_says_so(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProxRLError) as failure:
+        proxrl.train("CartPole-v1", **settings, **TINY, quiet=True)
+    assert words in str(failure.value)
+
+
+def test_small_networks_of_your_own_use_one_thread_and_others_torchs() -> None:
+    small = make_policy(Config(encoder="own_parts:make_encoder"), OBS, ACTION)
+    wide = make_policy(Config(encoder="own_parts:make_encoder", encoder_kwargs={"width": 4096}), OBS, ACTION)
+    assert (is_small(small, Config()), is_small(wide, Config())) == (True, False)
+    wide.actor.layer = torch.nn.Conv2d(1, 1, 1)
+    assert not is_small(wide, Config())
+
+
 def test_loggers_given_as_objects_are_closed_at_the_end() -> None:
     proxrl.train("CartPole-v1", loggers=[Lines()], **TINY, quiet=True)
     assert Path("lines.txt").read_text().splitlines()[-1] == "closed"
@@ -335,4 +358,5 @@ def test_help_groups_every_flag_under_a_heading() -> None:
     for heading in ("environment:", "algorithm:", "how far an update may go:", "optimiser:", "networks:", "continuous actions:"):
         assert f"\n{heading}\n" in text
     for name in Config.__dataclass_fields__:
-        assert name == "env" or f"--{name.replace('_', '-')}" in text, name
+        flag = name.replace("_", "-")
+        assert name == "env" or f"--{flag}" in text or f"--[no-]{flag}" in text, name

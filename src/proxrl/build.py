@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
+from torch import nn
 
 from proxrl.collect.normalize import RewardScaler
 from proxrl.collect.rollout import Collector
@@ -18,6 +19,7 @@ from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute, TorchCompute
 from proxrl.policy.flat import FlatParameters
+from proxrl.policy.heads import Head
 from proxrl.policy.networks import make_policy
 from proxrl.policy.optimizers import Optimizer
 from proxrl.policy.policy import Policy
@@ -116,14 +118,16 @@ def build_device(name: str) -> torch.device:
     return device
 
 
-def is_small(config: Config) -> bool:
-    """Whether layers are too small for threads; of networks of the user's own nothing is known."""
-    known = config.encoder is None and config.policy is None and config.value is None
-    return known and config.minibatch_size * max(config.hidden_sizes, default=1) < SMALL_LAYER
+def is_small(policy: Policy, config: Config) -> bool:
+    """Whether the layers are too small for threads to pay."""
+    layers = [module for module in policy.modules() if list(module.parameters(recurse=False))]
+    known = all(isinstance(module, nn.Linear | Head) for module in layers)
+    widest = max((module.out_features for module in layers if isinstance(module, nn.Linear)), default=1)
+    return known and config.minibatch_size * widest < SMALL_LAYER
 
 
 @contextmanager
-def arithmetic(config: Config) -> Iterator[None]:
+def arithmetic(policy: Policy, config: Config) -> Iterator[None]:
     """Settings of the arithmetic while a run lasts.
 
     Threads for torch, but one for numpy's OpenBLAS: its threads spin while they wait for each other, which makes a small
@@ -131,7 +135,7 @@ def arithmetic(config: Config) -> Iterator[None]:
     answer in tanh, and in a loss it is found and reported.
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    if config.threads is not None or is_small(config):
+    if config.threads is not None or is_small(policy, config):
         torch.set_num_threads(config.threads or 1)
     if config.torch_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it CUDA's matrix products refuse
@@ -151,6 +155,6 @@ def build_compute(config: Config, policy: Policy, parameters: FlatParameters) ->
             "--compute numpy is for separate MLPs with tanh or relu, Discrete or clipped Gaussian actions, --device cpu and"
             " --accumulate 1; use --compute autograd"
         )
-    if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(config)):
+    if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(policy, config)):
         return NumpyCompute(policy, parameters)
     return TorchCompute(policy, parameters)

@@ -203,8 +203,10 @@ class Config:
             spec.name: value_at(getattr(self, spec.name), step, self.planned_steps) for spec in dataclasses.fields(Coefficients)
         }
         steered = self.adaptive_learning_rate is not None
-        if self.anneal_learning_rate and not steered and not isinstance(self.learning_rate, Schedule):
-            values["learning_rate"] = self.learning_rate * (1 - step / self.planned_steps)
+        for name in ("learning_rate", "value_learning_rate"):
+            rate = getattr(self, name)
+            if self.anneal_learning_rate and not steered and isinstance(rate, float):
+                values[name] = rate * (1 - step / self.planned_steps)
         for name, value in values.items():
             _check_range(f"{flag(name)} at step {step:,}", value, _closed(self.__dataclass_fields__[name].metadata))
         return Coefficients(**values)  # type: ignore[arg-type]  # None only where the field may be None
@@ -228,6 +230,7 @@ class Config:
         """The coefficients that change over the run."""
         names = [spec.name for spec in dataclasses.fields(Coefficients)]
         changing = {"learning_rate"} | ({"kl_coef"} if self.adaptive_kl is not None else set())
+        changing |= {"value_learning_rate"} if self.value_learning_rate is not None else set()
         return [name for name in names if name in changing or isinstance(getattr(self, name), Schedule)]
 
     def replace(self, **changes: Any) -> "Config":
@@ -255,6 +258,7 @@ class Config:
                 f" at most half of the batch of {self.batch_size} steps"
             )
         self._check_combinations()
+        self.at(0)  # a schedule of your own that fails should fail here
         if not self.name or any(sign in self.name for sign in "/\\:") or self.name.startswith("."):
             raise ProxRLError(f"--name {self.name!r} can't be a folder name; use letters, digits, '-' and '_'")
         for name in (spec.name for spec in dataclasses.fields(self) if get_origin(field_types()[spec.name]) is dict):
@@ -269,7 +273,11 @@ class Config:
     def _check_combinations(self) -> None:
         """Refuse settings that exclude each other, and settings that nothing would read."""
         if self.accumulate > 1 and self.minibatch_size % self.accumulate:
-            raise ProxRLError(f"--accumulate {self.accumulate} does not divide the minibatch of {self.minibatch_size} steps")
+            fits = [count for count in range(2, self.minibatch_size + 1) if self.minibatch_size % count == 0]
+            nearest = min(fits, key=lambda count: abs(count - self.accumulate))
+            raise ProxRLError(
+                f"--accumulate {self.accumulate} does not divide the minibatch of {self.minibatch_size} steps; use {nearest}"
+            )
         if self.trunk == "shared":
             for name in ("policy", "value", "value_epochs", "value_learning_rate", "value_optimizer", "critic_keys"):
                 if getattr(self, name) is not None:

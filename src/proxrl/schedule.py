@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from proxrl.errors import ProxRLError
-from proxrl.imports import import_attribute, name_of
+from proxrl.imports import import_attribute, name_of, one_line
 
 FORMS = "a number, linear:START:END[:STEPS], cosine:START:END[:STEPS], piecewise:VALUE@STEP,... or module:function"
 
@@ -29,7 +29,10 @@ class Schedule:
     ends: tuple[float, ...] = field(compare=False, repr=False, default=())  # values it is made of, to check their range
 
     def __call__(self, step: int, planned_steps: int) -> float:
-        return float(self.function(step, planned_steps))
+        try:
+            return float(self.function(step, planned_steps))
+        except Exception as error:
+            raise ProxRLError(f"the schedule {self.text} failed at step {step:,}: {one_line(error)}") from error
 
     def __str__(self) -> str:
         return self.text

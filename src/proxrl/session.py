@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from proxrl.build import Parts
 from proxrl.callback import Callback
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import Scores
+from proxrl.imports import one_line
 from proxrl.log.api import Display, Logger
 from proxrl.runs import RunFolder
 from proxrl.spaces import space_to_json
@@ -61,7 +63,10 @@ class Session:
     def collected(self, rollout: Rollout) -> None:
         """A rollout is there, and nothing has been learnt from it yet."""
         for callback in self.callbacks:
-            callback.on_rollout(self, rollout)
+            with _told(callback, "on_rollout"):
+                callback.on_rollout(self, rollout)
+        if self.callbacks and not np.isfinite(rollout.reward).all():
+            raise ProxRLError("a callback left rewards that are not finite numbers; nothing was learnt from this rollout")
 
     def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
         """An iteration is over: count it, log it, and evaluate and save if it is time to."""
@@ -82,9 +87,11 @@ class Session:
         self._consider_best(before, charts)
         metrics = {**charts, **metrics}
         for callback in self.callbacks:
-            callback.on_iteration(self, metrics)
+            with _told(callback, "on_iteration"):
+                callback.on_iteration(self, metrics)
         for logger in self.loggers:
-            logger.log(self.step, metrics)
+            with _told(logger, "log"):
+                logger.log(self.step, metrics)
         config = self.parts.config
         if _crossed(config.save_every, before, self.step):
             self.save(f"step-{self.step}")
@@ -161,6 +168,17 @@ class Session:
         # Returns of evaluations and of training can't be compared: a run that changes between them looks for a new best.
         self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
         self.saved_step = self.step
+
+
+@contextmanager
+def _told(part: object, call: str) -> Iterator[None]:
+    """An error in a part that may be the user's own says whose it is."""
+    try:
+        yield
+    except ProxRLError:
+        raise
+    except Exception as error:
+        raise ProxRLError(f"{type(part).__name__}.{call} failed: {one_line(error)} (--debug shows where)") from error
 
 
 def _crossed(every: int | None, before: int, now: int) -> bool:
