@@ -52,10 +52,10 @@ def _leaf_bits(space: gymnasium.Space, mask: Any) -> Iterator[Bits]:
     elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list) and any(map(_nested, mask)):
         parts, sizes = list(_deep(mask)), _group_sizes(space)
         if len(parts) != len(sizes):
-            raise ValueError(f"the action mask has {len(parts)} parts, but {space} has {len(sizes)} entries")
+            raise ValueError(f"the action mask has {len(parts)} parts, but the MultiDiscrete has {len(sizes)} entries")
         yield from map(_bits, parts, sizes)
     elif isinstance(space, spaces.Box):
-        raise ValueError(f"there is a mask for {space}, which has no choices; it must be None")
+        raise ValueError(f"there is a mask for a Box of shape {space.shape}, which has no choices; it must be None")
     else:
         yield _bits(mask, choices(space))
 
