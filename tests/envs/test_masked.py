@@ -22,6 +22,8 @@ TRAINING: dict[str, Any] = {
     "total_steps": 2048,
     "num_envs": 2,
     "rollout_steps": 128,
+    "num_minibatches": 4,
+    "epochs": 4,
     "hidden_sizes": (8,),
     "quiet": True,
     "tensorboard": False,
@@ -165,8 +167,6 @@ def test_masks_in_gymnasiums_form_and_actions_of_the_spaces_own_types(vector: st
 def test_a_mask_that_fails_in_the_middle_names_the_environment(
     key: str, fault: str, words: str, vector: str, tmp_path: Path
 ) -> None:
-    if vector == "workers" and fault == "short":
-        pytest.skip("as in process")
     with pytest.raises(ProxRLError, match=f"^{words}") as caught:
         proxrl.train(
             "mask_envs:Doors",
@@ -267,12 +267,13 @@ def test_what_only_the_mask_tells_is_learnt(seed: int, tmp_path: Path) -> None:
     """The largest open door is worth 1 in each of ten steps, and nothing but the mask tells which are open.
 
     Who always takes the largest open one gets 10, which a policy with masks can, since it need but rank the doors; a random one
-    with masks gets 3.3. Without masks the best is the last door, open in three of eight steps: 3.75.
+    with masks gets 3.3. Without masks the best is the last door, open in three of eight steps: 3.75. Over seeds 1 to 4 the last
+    100 episodes had 9.69 to 9.82 with masks, and 10 in evaluation, but 3.50 to 3.86 without.
     """
-    learning = {**TRAINING, "total_steps": 20_480, "learning_rate": 3e-3, "seed": seed, "env_kwargs": {"strict": False}}
+    learning = {**TRAINING, "total_steps": 12_288, "learning_rate": 5e-3, "seed": seed, "env_kwargs": {"strict": False}}
     result = proxrl.train("mask_envs:Doors", runs_dir=tmp_path / "masked", **learning)
     assert proxrl.evaluate(result.path, episodes=40)["deterministic"].mean >= 9.5
     assert result.mean_return is not None
     blind = proxrl.train("mask_envs:Doors", runs_dir=tmp_path / "off", action_mask="off", **learning)
     assert blind.mean_return is not None
-    assert result.mean_return > 8 > 5 > blind.mean_return
+    assert result.mean_return > 9 > 4.5 > blind.mean_return
