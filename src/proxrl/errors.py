@@ -3,3 +3,7 @@
 
 class ProxRLError(Exception):
     """Bad input or a broken outside part. The command line prints it as one line and exits non-zero."""
+
+    def __init__(self, message: str) -> None:
+        # A space that is part of a message may be written over several lines: numpy breaks its arrays.
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))

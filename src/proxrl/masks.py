@@ -28,40 +28,36 @@ def total_choices(action_space: gymnasium.Space) -> int:
 
 def flatten_mask(space: gymnasium.Space, mask: Any) -> Bits:
     """A mask in either form as one row of bits; a ValueError says what does not fit."""
-    if isinstance(mask, np.ndarray) and not isinstance(space, spaces.MultiBinary):
-        return _bits(mask, total_choices(space))
+    size = total_choices(space)
+    if not isinstance(mask, dict | tuple | list) and np.shape(mask) == (size,) and not isinstance(space, spaces.MultiBinary):
+        return _bits(mask, size)
     return np.concatenate([np.zeros(0, np.int8), *_leaf_bits(space, mask)])
 
 
 def _leaf_bits(space: gymnasium.Space, mask: Any) -> Iterator[Bits]:
-    if mask is None:  # everything, as Gymnasium has it
-        yield np.ones(total_choices(space), np.int8)
-    elif isinstance(space, spaces.Dict):
-        if not isinstance(mask, dict) or mask.keys() != space.spaces.keys():
-            raise ValueError(f"the action mask is {_named(mask)}, but must be a dict with the keys {', '.join(space.spaces)}")
+    if isinstance(space, spaces.Dict):
+        if mask is not None and (not isinstance(mask, dict) or mask.keys() != space.keys()):
+            raise ValueError(f"the action mask must be a dict of the keys {', '.join(space)}, {_or_a_row(space)}")
         for key, part in space.items():
-            yield from _leaf_bits(part, mask[key])
+            yield from _leaf_bits(part, None if mask is None else mask[key])
     elif isinstance(space, spaces.Tuple):
-        if not isinstance(mask, tuple | list) or len(mask) != len(space):
-            raise ValueError(f"the action mask is {_named(mask)}, but must be a tuple of {len(space)} masks")
-        for part, given in zip(space, mask, strict=True):
-            yield from _leaf_bits(part, given)
+        if mask is not None and (not isinstance(mask, tuple | list) or len(mask) != len(space)):
+            raise ValueError(f"the action mask must be a tuple of {len(space)} parts, {_or_a_row(space)}")
+        for index, part in enumerate(space):
+            yield from _leaf_bits(part, None if mask is None else mask[index])
+    elif mask is None:  # everything, as Gymnasium has it
+        yield np.ones(choices(space), np.int8)
     elif isinstance(space, spaces.MultiBinary):
         yield _binary_bits(mask, space)
-    elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list):
-        parts, sizes = list(_deep(mask)), space.nvec.ravel().tolist()
-        if [np.shape(part) for part in parts] != [(size,) for size in sizes]:
-            lengths = [np.size(part) for part in parts]
-            raise ValueError(f"the action mask has parts of {lengths} bits, but must have parts of {sizes}")
-        yield _bits(np.concatenate(parts), sum(sizes))
+    elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list) and any(map(_nested, mask)):
+        parts, sizes = list(_deep(mask)), _group_sizes(space)
+        if len(parts) != len(sizes):
+            raise ValueError(f"the action mask has {len(parts)} parts, but the MultiDiscrete has {len(sizes)} entries")
+        yield from map(_bits, parts, sizes)
     elif isinstance(space, spaces.Box):
-        raise ValueError(f"there is an action mask for {space}, which has no choices; it must be None")
+        raise ValueError(f"there is a mask for a Box of shape {space.shape}, which has no choices; it must be None")
     else:
         yield _bits(mask, choices(space))
-
-
-def _named(mask: Any) -> str:
-    return f"a dict with the keys {', '.join(map(str, mask))}" if isinstance(mask, dict) else f"a {type(mask).__name__}"
 
 
 def _binary_bits(mask: Any, space: spaces.MultiBinary) -> Bits:
@@ -74,12 +70,21 @@ def _binary_bits(mask: Any, space: spaces.MultiBinary) -> Bits:
     return np.stack([values != 1, values != 0], axis=-1).ravel().astype(np.int8)
 
 
+def _or_a_row(space: gymnasium.Space) -> str:
+    return f"as the action space is, or one row of {total_choices(space)} bits"
+
+
 def _deep(mask: Any) -> Iterator[Any]:
     for part in mask:
-        if isinstance(part, tuple | list) and part and np.ndim(part[0]) > 0:
+        if _nested(part) and len(part) and _nested(part[0]):
             yield from _deep(part)
         else:
             yield part
+
+
+def _nested(part: Any) -> bool:
+    """Not by `np.ndim` alone, which refuses lists of arrays of different sizes."""
+    return isinstance(part, tuple | list) or np.ndim(part) > 0
 
 
 def _bits(mask: Any, size: int) -> Bits:

@@ -78,7 +78,7 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
             numbers = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
             return {"kind": "multidiscrete", **numbers, "dtype": np.dtype(space.dtype).name}
         case spaces.MultiBinary():
-            return {"kind": "multibinary", "shape": list(space.shape)}
+            return {"kind": "multibinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
         case spaces.Box():
             bounds = {"low": _compact(space.low), "high": _compact(space.high)}
             return {"kind": "box", "shape": list(space.shape), "dtype": np.dtype(space.dtype).name, **bounds}
@@ -100,7 +100,7 @@ def space_from_json(document: dict[str, Any]) -> gymnasium.Space:
         case "multidiscrete":
             return spaces.MultiDiscrete(document["nvec"], dtype=dtype.type, start=document["start"])
         case "multibinary":
-            return spaces.MultiBinary(shape)
+            return spaces.MultiBinary(document["n"])  # 3 and [3] give the same elements, but are not equal
     low, high = (np.full(shape, document[bound], dtype) for bound in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
 

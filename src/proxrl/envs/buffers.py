@@ -91,7 +91,10 @@ class SharedArrays:
                 used += -(-size // 64) * 64  # whole cache lines, so that no array slows its neighbour down
                 return None if memory is None else np.ndarray(shape, dtype, memory, begin)
 
-            return Buffers.make(observation_space, num_envs, empty), allocate(action_space, num_envs, empty), used
+            buffers = Buffers.make(observation_space, num_envs, empty)
+            # In the space's own types: an environment may check that its action is one of the space.
+            actions = tree_map(lambda leaf: empty((num_envs, *leaf.shape), leaf.dtype), space_tree(action_space))
+            return buffers, actions, used
 
         _, _, size = lay_out(None)
         self._memory = _Memory(name=name or None, create=not name, size=size)

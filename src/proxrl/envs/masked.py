@@ -42,14 +42,15 @@ class MaskedObservations(gymnasium.Wrapper):
         if over:  # nobody acts any more, and what is allowed then need not make sense
             return {"observation": obs, MASK: np.ones(self.observation_space.choices, np.int8)}  # type: ignore[attr-defined]
         if given is None:
-            raise ValueError(f'info has no "{MASK}" here; give one after every reset and step, or use --action-mask off')
+            place = f'info has no "{MASK}"' if self.key is None else f"the observation has no {self.key!r}"
+            raise ValueError(f"{place} here; give one after every reset and step, or use --action-mask off")
         return {"observation": obs, MASK: flatten_mask(self.env.action_space, given)}
 
 
 def split_mask(obs: dict[str, Any], key: str) -> tuple[Any, Any]:
-    """The observation without its mask, and the mask; a single other entry stands for itself."""
+    """The observation without its mask, and the mask if it is there; a single other entry stands for itself."""
     rest = {name: value for name, value in obs.items() if name != key}
-    return next(iter(rest.values())) if len(rest) == 1 else rest, obs[key]
+    return next(iter(rest.values())) if len(rest) == 1 else rest, obs.get(key)
 
 
 def _without(space: spaces.Dict, key: str) -> gymnasium.Space:

@@ -132,7 +132,7 @@ class SquashedGaussian(Gaussian):
     def entropy(self) -> Tensor:
         """That of u, which is exact, plus the mean of log(d action / du), which has no closed form: it is taken at the nodes
         of Gauss-Hermite quadrature. So there is no noise in it, gradients included; the error per component stays below
-        0.001 for deviations of u up to 1, and below 0.05 up to 7.4, the largest there is.
+        0.001 for deviations of u up to 2, and below 0.1 up to 7.4, the largest there is.
         """
         nodes, weights = (part.to(self.mean) for part in _quadrature())
         samples = self.mean.unsqueeze(-1) + self.log_std.exp().unsqueeze(-1) * nodes  # [B, d, nodes]

@@ -254,12 +254,14 @@ def _prepare(module: Preprocess) -> Callable[[Tree], Rows]:
 def _one_hot(module: OneHot) -> Callable[[NDArray[Any]], Rows]:
     shift = module.begin.numpy() - module.start.numpy()
     if len(shift) == 1:
-        table, first = np.eye(module.width, dtype=np.float32), int(shift[0])
-        return lambda obs: table[obs + first]
+        table = np.eye(module.width, dtype=np.float32)
+        # A MultiDiscrete may have a single entry too, of any type: its rows are [B, 1], and its type may not hold the shift.
+        return lambda obs: table[obs.reshape(-1).astype(np.int64, copy=False) + shift]
 
     def one_hot(obs: NDArray[Any]) -> Rows:
         rows = np.zeros((len(obs), module.width), np.float32)
-        np.put_along_axis(rows, obs.reshape(len(obs), -1) + shift, np.float32(1), axis=1)
+        columns = obs.reshape(len(obs), -1).astype(np.int64, copy=False) + shift
+        np.put_along_axis(rows, columns, np.float32(1), axis=1)
         return rows
 
     return one_hot
