@@ -407,10 +407,10 @@ def test_max_episode_steps_limits_environments_of_your_own() -> None:
 def test_torch_deterministic_holds_during_a_run_and_not_after_it() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     policy = make_parts().policy
-    with arithmetic(policy, Config(torch_deterministic=True)):
+    with arithmetic(Config(torch_deterministic=True), policy):
         assert torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
-    with arithmetic(policy, Config()):
+    with arithmetic(Config(), policy):
         assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -38,6 +38,9 @@ RANK_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM
 # One thread is fastest up to about this many activations in a layer; beyond it a second one starts to pay.
 SMALL_LAYER = 2**17
 
+# As many as torch would use by itself.
+TORCH_THREADS = torch.get_num_threads()
+
 
 @dataclass
 class Parts:
@@ -127,16 +130,16 @@ def is_small(policy: Policy, config: Config) -> bool:
 
 
 @contextmanager
-def arithmetic(policy: Policy, config: Config) -> Iterator[None]:
-    """Settings of the arithmetic while a run lasts.
+def arithmetic(config: Config, policy: Policy | None = None) -> Iterator[None]:
+    """Settings of the arithmetic while a run lasts, or while its policy is still to be built.
 
-    Threads for torch, but one for numpy's OpenBLAS: its threads spin while they wait for each other, which makes a small
-    network 20 times slower as soon as another process wants a core. No warnings for exp(large): infinity is the right
-    answer in tanh, and in a loss it is found and reported.
+    Threads for torch where layers are large, but one for numpy's OpenBLAS: its threads spin while they wait for each other,
+    which makes a small network 20 times slower as soon as another process wants a core. No warnings for exp(large): infinity
+    is the right answer in tanh, and in a loss it is found and reported.
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    if config.threads is not None or is_small(policy, config):
-        torch.set_num_threads(config.threads or 1)
+    small = policy is None or is_small(policy, config)
+    torch.set_num_threads(config.threads or (1 if small else TORCH_THREADS))
     if config.torch_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it CUDA's matrix products refuse
         torch.use_deterministic_algorithms(True)

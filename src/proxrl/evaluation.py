@@ -90,7 +90,7 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
     try:
-        with arithmetic(agent.policy, config):
+        with arithmetic(config, agent.policy):
             return run_episodes(environments, agent.compute, agent.policy, episodes, seed, deterministic)
     finally:
         environments.close()

@@ -142,10 +142,11 @@ def run(
 ) -> Result:
     path = run_folder(runs_dir, config.env, config.name, config.seed)
     with ExitStack() as stack:
+        stack.enter_context(arithmetic(config))
         # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
         parts = build(config, env)
         stack.callback(parts.environments.close)
-        stack.enter_context(arithmetic(parts.policy, config))
+        stack.enter_context(arithmetic(config, parts.policy))
         callbacks = [*callbacks, *own_parts("callback", config.callback, config.callback_kwargs, ("on_rollout", "on_iteration"))]
         own_loggers = [*loggers, *own_parts("logger", config.logger, config.logger_kwargs, ("log", "close"))]
         folder = stack.enter_context(RunFolder(path))
