@@ -10,12 +10,16 @@ import torch
 from gymnasium import spaces
 
 import proxrl
+from harness import assemble, collect
 from mask_envs import STEPS, Continuous, Doors, OnlyMask, Panel
-from proxrl import checkpoint
+from proxrl import checkpoint, ppo
+from proxrl.collect.minibatch import minibatches
+from proxrl.config import Config
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
 from proxrl.masks import MASK, flatten_mask
 from proxrl.spaces import Masked
+from proxrl.world.solo import Solo
 
 SEEN = spaces.Box(-1, 1, (1,), np.float32)
 TRAINING: dict[str, Any] = {
@@ -277,3 +281,21 @@ def test_what_only_the_mask_tells_is_learnt(seed: int, tmp_path: Path) -> None:
     blind = proxrl.train("mask_envs:Doors", runs_dir=tmp_path / "off", action_mask="off", **learning)
     assert blind.mean_return is not None
     assert result.mean_return > 9 > 4.5 > blind.mean_return
+
+
+@pytest.mark.parametrize("compute", ["numpy", "autograd"])
+def test_learning_uses_the_masks_of_acting(compute: str) -> None:
+    """Of every row of a minibatch: its own mask, so that before the first step all ratios are 1 (trap 12)."""
+    config = Config(num_envs=2, rollout_steps=64, num_minibatches=2, hidden_sizes=(8,), compute=compute)
+    parts = assemble(config, make_environments(Doors, num_envs=2))
+    parts.parameters.values += 0.5 * torch.randn(parts.parameters.values.shape, generator=torch.Generator().manual_seed(0))
+    rollout = collect(parts)
+    streams = ppo.random_streams(parts, 0)
+    batch = ppo.advantage(parts, rollout, config.at(0))
+    masks = rollout.obs[MASK][:-1].reshape(-1, 8)
+    assert len(np.unique(masks, axis=0)) > 20
+    for minibatch in minibatches(batch, streams, 1, config, parts.compute, Solo(), 0):
+        log_prob = parts.compute.forward(minibatch).log_prob
+        assert np.allclose(log_prob, minibatch.log_prob, atol=1e-5)
+        # Three doors of eight are open: chances of one in three, not one in eight, are the rule.
+        assert np.exp(np.asarray(log_prob)).mean() > 0.3
