@@ -75,6 +75,20 @@ def make_failure(*_: Any, **__: Any) -> None:
     raise RuntimeError("no such layer\nand more")
 
 
+class Odd(Encoder):
+    """Does one thing that a network must not do."""
+
+    def __init__(self, observation_space: gymnasium.Space, fault: str = "flat") -> None:
+        super().__init__(observation_space, 1)
+        self.fault = fault
+
+    def forward(self, obs: Any) -> Tensor:
+        if self.fault == "write":
+            obs["hint"].div_(2)
+        output = super().forward(obs)
+        return {"flat": output.squeeze(-1), "squeeze": output.squeeze(), "double": output.double(), "write": output}[self.fault]
+
+
 class Deaf(nn.Module):
     def __init__(self, *_: Any) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ from proxrl.policy.preprocess import make_preprocess
 from proxrl.policy.product import make_head
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.spaces import space_tree
-from proxrl.tree import tree_map
+from proxrl.tree import tree_leaves, tree_map
 
 # Small enough that the first policy is nearly uniform whatever the features (core detail 2).
 ACTION_GAIN = 0.01
@@ -100,15 +100,24 @@ def own_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[st
 
 
 def output_size(name: str, text: str, module: nn.Module, space: gymnasium.Space) -> int:
-    """Numbers per row that a module gives, by asking it."""
-    rows = 2
+    """Numbers per row that a module gives, by asking it: for two rows, and for one, where a `squeeze()` would lose it."""
+    sizes = [_asked(f"{flag(name)} {text}", module.eval(), space, rows, flat=name == "value") for rows in (2, 1)]
+    return sizes[0]
+
+
+def _asked(label: str, module: nn.Module, space: gymnasium.Space, rows: int, flat: bool) -> int:
     obs = tree_map(lambda leaf: torch.zeros(rows, *leaf.shape), space_tree(space))
+    versions = [leaf._version for leaf in tree_leaves(obs)]
     try:
         with torch.no_grad():
-            output = module.eval()(obs)
+            output = module(obs)
     except Exception as error:
-        raise ProxRLError(f"{flag(name)} {text} can't read observations of {space}: {one_line(error)}") from error
-    if not isinstance(output, Tensor) or output.dim() not in (1, 2) or len(output) != rows:
+        raise ProxRLError(f"{label} can't read observations of {space}: {one_line(error)}") from error
+    if not isinstance(output, Tensor) or output.dim() not in ((1, 2) if flat else (2,)) or len(output) != rows:
         got = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise ProxRLError(f"{flag(name)} {text} gives {got} for {rows} rows, but must give a tensor of one row for each")
+        raise ProxRLError(f"{label} gives {got} for {rows} rows, but must give a tensor of one row for each: [{rows}, n]")
+    if output.dtype != torch.float32:
+        raise ProxRLError(f"{label} gives {output.dtype}, but must give torch.float32; end it with .float()")
+    if versions != [leaf._version for leaf in tree_leaves(obs)]:
+        raise ProxRLError(f"{label} writes to the observations, which others see too; copy first: obs / 255, not obs.div_(255)")
     return 1 if output.dim() == 1 else output.shape[1]
