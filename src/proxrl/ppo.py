@@ -118,7 +118,8 @@ def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phas
                 break
             parameters.clip_gradient(now.max_grad_norm)
             parts.optimizer.step(now, phase)
-        metrics |= summary(torch.stack(seen), phase, config.num_minibatches)
+        if seen:  # a short rollout may consist of dummy steps alone, all environments resetting together
+            metrics |= summary(torch.stack(seen), phase, config.num_minibatches)
     if not all(math.isfinite(metric) for metric in metrics.values()):
         raise ProxRLError(
             "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
