@@ -74,7 +74,11 @@ class Collector:
             if t % noise_steps == 0:
                 noise = np.stack([self.head.noise(stream, noise_steps) for stream in streams], axis=1)
             self.guard.check(obs)
-            action, self.state = act(obs, self.state, self.starts[t], noise[t % noise_steps])
+            try:
+                action, self.state = act(obs, self.state, self.starts[t], noise[t % noise_steps])
+            except (IndexError, RuntimeError):
+                self._check(t + 1)  # an index out of its range is the likely cause, and then this says so
+                raise
             step = step_environments(self.head.to_env(action))
             obs = step.obs
             tree_map(lambda buffer, leaf, t=t: buffer.__setitem__(t + 1, leaf), self.obs, obs)
@@ -98,7 +102,7 @@ class Collector:
         valid = self.valid & (self.valid.cumsum().reshape(self.valid.shape) <= budget)
         final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
         final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
-        self._check(final_index, final_obs)
+        self._check(self.steps + 1, final_index, final_obs)
         return Rollout(
             self.obs,
             self.starts,
@@ -112,14 +116,20 @@ class Collector:
             episodes,
         )
 
-    def _check(self, final_index: tuple[NDArray[np.int64], NDArray[np.int64]], final_obs: Tree | None) -> None:
-        """Once per rollout: what comes from the environment must be numbers, or the weights would soon not be, and within
-        bounds where it is an index.
+    def _check(
+        self,
+        rows: int,
+        final_index: tuple[NDArray[np.int64], NDArray[np.int64]] = (np.zeros(0, np.int64), np.zeros(0, np.int64)),
+        final_obs: Tree | None = None,
+    ) -> None:
+        """Once per rollout, on the rows of observations that there are: what comes from the environment must be numbers, or
+        the weights would soon not be, and within bounds where it is an index.
         """
-        steps, num_envs = np.indices(self.starts.shape)
+        steps, num_envs = np.indices((rows, self.environments.num_envs))
         tree = space_tree(self.environments.observation_space)
-        places = [("observation", self.obs, steps, num_envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
-        checked: list[Any] = [("reward", None, self.reward, steps[1:], num_envs[1:])]
+        obs = tree_map(lambda buffer: buffer[:rows], self.obs)
+        places = [("observation", obs, steps, num_envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
+        checked: list[Any] = [("reward", None, self.reward[: rows - 1], steps[1:], num_envs[1:])]
         checked += [
             (name, space, array, step, env)
             for name, obs, step, env in places
