@@ -153,6 +153,10 @@ def test_an_asymmetric_critic_explains_what_the_actor_can_not_know() -> None:
         ({"encoder": "own_parts:make_failure"}, "--encoder own_parts:make_failure failed: RuntimeError: no such layer"),
         ({"encoder": "own_parts:make_encoder", "encoder_kwargs": {"depth": 3}}, "check --encoder-kwargs depth=3"),
         ({"encoder": "own_parts:Deaf"}, "can't read observations of"),
+        ({"encoder": "own_parts:Odd"}, "gives a tensor of shape (2,) for 2 rows"),
+        ({"value": "own_parts:Odd", "value_kwargs": {"fault": "squeeze"}}, "gives a tensor of shape () for 1 rows"),
+        ({"value": "own_parts:Odd", "value_kwargs": {"fault": "double"}}, "gives torch.float64, but must give torch.float32"),
+        ({"encoder": "own_parts:Odd", "encoder_kwargs": {"fault": "write"}}, "writes to the observations"),
         ({"encoder": "own_parts:missing"}, "there is no such callable"),
         ({"encoder": "nowhere:build"}, "there is no module 'nowhere'"),
         ({"encoder": "own_parts"}, "must be module:callable"),
@@ -277,6 +281,11 @@ def test_loggers_given_as_objects_are_closed_at_the_end() -> None:
         ({"callback": "own_parts:make_nothing"}, "--callback own_parts:make_nothing made a NoneType, which lacks on_rollout"),
         ({"logger": "own_parts:Doubling"}, "which lacks log and close"),
         ({"logger": "own_parts:make_failure"}, "failed: RuntimeError: no such layer"),
+        ({"callbacks": [object()]}, "callbacks holds a object, which lacks on_rollout and on_iteration"),
+        ({"callbacks": [Doubling]}, "callbacks holds the class Doubling, not an object of it"),
+        ({"callbacks": Doubling()}, "callbacks is a Doubling, but must be a list of objects"),
+        ({"loggers": [object()]}, "loggers holds a object, which lacks log and close"),
+        ({"encoder": "own_parts:Encoder", "encoder_kwargs": 3}, "--encoder-kwargs is 3, but must be a table of arguments"),
     ],
 )
 def test_callbacks_and_loggers_that_do_not_fit_are_refused_before_anything_is_written(

@@ -359,7 +359,8 @@ def parse_value(name: str, value: Any) -> Any:
     try:
         return _parse_pairs(name, value) if get_origin(kind) is dict else _convert(kind, value)
     except (ValueError, TypeError, OverflowError):
-        wanted = {int: "a whole number", float: "a number", bool: "true or false", tuple[int, ...]: "whole numbers"}[kind]
+        words = {int: "a whole number", float: "a number", bool: "true or false", tuple[int, ...]: "whole numbers"}
+        wanted = words.get(kind, "a table of arguments, such as { width = 3 }")
         raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
 
 

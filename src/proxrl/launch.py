@@ -72,6 +72,8 @@ def resolve(
     env = given.get("env") if env is None else env
     if env is None:
         raise ProxRLError("which environment? Give one, as in 'proxrl train CartPole-v1', or a --config that names it")
+    if not isinstance(env, str) and not callable(env):
+        raise ProxRLError(f"the environment is {env!r}, but must be an id, module:callable, or a callable that makes one")
     family = check_env(env, str(given.get("vector", "auto")))
     env_name = env if isinstance(env, str) else callable_name(env)
     chosen = preset or family.preset
@@ -147,8 +149,8 @@ def run(
         parts = build(config, env)
         stack.callback(parts.environments.close)
         stack.enter_context(arithmetic(config, parts.policy))
-        callbacks = [*callbacks, *own_parts("callback", config.callback, config.callback_kwargs, ("on_rollout", "on_iteration"))]
-        own_loggers = [*loggers, *own_parts("logger", config.logger, config.logger_kwargs, ("log", "close"))]
+        callbacks = [*checked("callbacks", callbacks, CALLBACK), *own_parts("callback", config.callback, config.callback_kwargs)]
+        own_loggers = [*checked("loggers", loggers, LOGGER), *own_parts("logger", config.logger, config.logger_kwargs)]
         folder = stack.enter_context(RunFolder(path))
         folder.create(config, clobber)
         saved = folder.load_latest()
@@ -181,15 +183,30 @@ def run(
         return result
 
 
-def own_parts(name: str, text: str | None, kwargs: dict[str, Any], methods: tuple[str, ...]) -> list[Any]:
+# What callbacks and loggers are asked for.
+CALLBACK, LOGGER = ("on_rollout", "on_iteration"), ("log", "close")
+
+
+def own_parts(name: str, text: str | None, kwargs: dict[str, Any]) -> list[Any]:
     """What --callback or --logger builds; none where there is none."""
     if text is None:
         return []
     made = build_own(name, text, (), kwargs)
-    missing = [method for method in methods if not callable(getattr(made, method, None))]
-    if missing:
-        raise ProxRLError(f"{flag(name)} {text} made a {type(made).__name__}, which lacks {' and '.join(missing)}")
-    return [made]
+    return checked(f"{flag(name)} {text}", [made], CALLBACK if name == "callback" else LOGGER)
+
+
+def checked(source: str, parts: Any, methods: tuple[str, ...]) -> list[Any]:
+    """The parts, if they are objects with these methods: found out before the run begins."""
+    verb = "made" if source.startswith("--") else "holds"
+    if not isinstance(parts, Sequence):
+        raise ProxRLError(f"{source} is a {type(parts).__name__}, but must be a list of objects")
+    for part in parts:
+        if isinstance(part, type):
+            raise ProxRLError(f"{source} {verb} the class {part.__name__}, not an object of it")
+        missing = [method for method in methods if not callable(getattr(part, method, None))]
+        if missing:
+            raise ProxRLError(f"{source} {verb} a {type(part).__name__}, which lacks {' and '.join(missing)}")
+    return list(parts)
 
 
 def make_loggers(

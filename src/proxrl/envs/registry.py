@@ -159,6 +159,8 @@ def make_environments(
     """N environments behind the one contract; `vector` is "auto" or one of `Vector`."""
     kwargs = dict(env_kwargs or {})
     family = check_env(env, vector)
+    if max_episode_steps is not None and "max_episode_steps" in kwargs and family is not CUSTOM:
+        raise ProxRLError("the time limit is given twice, by --max-episode-steps and in --env-kwargs; give it once")
     if vector == "auto":
         vector = choose_vector(env, num_envs, family, kwargs)
     if isinstance(env, str) and vector != "envpool" and env not in gymnasium.registry and ":" not in env:
