@@ -65,6 +65,9 @@ class Session:
         for callback in self.callbacks:
             with _told(callback, "on_rollout"):
                 callback.on_rollout(self, rollout)
+        if self.callbacks and np.shape(rollout.reward) != rollout.valid.shape:
+            shapes = f"{np.shape(rollout.reward)}, but must have {rollout.valid.shape}"
+            raise ProxRLError(f"a callback left rewards of shape {shapes}; nothing was learnt from this rollout")
         if self.callbacks and not np.isfinite(rollout.reward).all():
             raise ProxRLError("a callback left rewards that are not finite numbers; nothing was learnt from this rollout")
 
