@@ -83,7 +83,10 @@ class Agent:
             raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
         rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
         try:
-            bits = [flatten_mask(self.action_space, given) for given in ([mask] if single else mask)]
+            masks = [mask] if single else list(mask)
+            if any(given is None for given in masks):  # one mask of a Tuple of actions, perhaps, for a whole batch
+                raise ValueError("a mask is None; give one for each observation")
+            bits = [flatten_mask(self.action_space, given) for given in masks]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise ProxRLError(f"the mask does not fit the action space {self.action_space} ({error})") from None
         if len(bits) != len(next(tree_leaves(rows))):

@@ -89,8 +89,10 @@ def _nested(part: Any) -> bool:
 
 def _bits(mask: Any, size: int) -> Bits:
     values = np.asarray(mask)
-    if values.shape != (size,) or not ((values == 0) | (values == 1)).all():
+    if values.shape != (size,):
         raise ValueError(f"the action mask has shape {values.shape}, but must hold {size} bits, 1 for allowed and 0 for not")
+    if not ((values == 0) | (values == 1)).all():
+        raise ValueError(f"the action mask is {values.tolist()!s:.60}, but must hold {size} bits, 1 for allowed and 0 for not")
     return values.astype(np.int8)
 
 
