@@ -122,7 +122,12 @@ class Breaking(Callback):
     def __init__(self, how: str = "key") -> None:
         self.how = how
 
+    def on_iteration(self, session: Any, metrics: dict[str, Any]) -> None:
+        metrics["mine"] = "abc"
+
     def on_rollout(self, session: Any, rollout: Any) -> None:
+        if self.how == "metric":
+            return
         if self.how == "key":
             raise KeyError("oops")
         rollout.reward[3] = np.nan

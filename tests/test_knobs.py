@@ -475,6 +475,7 @@ def test_deviations_depend_and_learn_as_told(std: str, distribution: str) -> Non
         ({"policy_kwargs": {"a": 1}}, "--policy-kwargs are arguments for --policy"),
         ({"action_distribution": "beta", "std": "state"}, "Beta distribution has no deviation"),
         ({"adaptive_kl": 0.01}, "--kl-coef"),
+        ({"learning_starts": 600_000}, "leaves nothing of 500224 steps to learn in"),
         ({"optimizer": "lion"}, "--optimizer is 'lion', but must be one of adam, adamw, sgd, rmsprop"),
         ({"value_optimizer": "lion"}, "must be one of adam, adamw, sgd, rmsprop, off"),
         ({"reward_scale": 0.0}, "--reward-scale is 0.0, but must be greater than 0"),

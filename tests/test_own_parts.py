@@ -160,6 +160,7 @@ def test_an_asymmetric_critic_explains_what_the_actor_can_not_know() -> None:
         ({"encoder": "own_parts:missing"}, "there is no such callable"),
         ({"encoder": "nowhere:build"}, "there is no module 'nowhere'"),
         ({"encoder": "own_parts"}, "must be module:callable"),
+        ({"encoder": ":x"}, "must be module:callable"),
         ({"actor_keys": ("hint", "wind")}, "--actor-keys names wind, but the observation has the keys hint, secret, room"),
     ],
 )
@@ -253,6 +254,10 @@ def test_the_command_takes_a_callback_and_a_logger(tmp_path: Path) -> None:
     [
         ({"callback": "own_parts:Breaking"}, "Breaking.on_rollout failed: KeyError: 'oops'"),
         ({"callback": "own_parts:Breaking", "callback_kwargs": {"how": "nan"}}, "a callback left rewards that are not finite"),
+        (
+            {"callback": "own_parts:Breaking", "callback_kwargs": {"how": "metric"}},
+            "Breaking.on_iteration left 'mine' = 'abc' in the metrics; they must be numbers",
+        ),
         ({"clip": own_parts.bad_schedule}, "the schedule own_parts:bad_schedule failed at step 0: TypeError"),
     ],
 )
@@ -268,6 +273,44 @@ def test_small_networks_of_your_own_use_one_thread_and_others_torchs() -> None:
     assert (is_small(small, Config()), is_small(wide, Config())) == (True, False)
     wide.actor.layer = torch.nn.Conv2d(1, 1, 1)
     assert not is_small(wide, Config())
+
+
+def test_loggers_are_closed_also_where_the_run_is_refused() -> None:
+    proxrl.train("CartPole-v1", **TINY, quiet=True)
+    with pytest.raises(ProxRLError, match="--clip"):
+        proxrl.train("CartPole-v1", loggers=[Lines()], clip=0.3, **TINY, quiet=True)
+    assert Path("lines.txt").read_text() == "closed\n"
+
+
+class Unclosable(Lines):
+    def close(self) -> None:
+        raise RuntimeError("stuck")
+
+
+def test_a_logger_that_can_not_be_closed_says_so_and_costs_nothing() -> None:
+    with pytest.raises(ProxRLError, match=r"Unclosable.close failed: RuntimeError: stuck"):
+        proxrl.train("CartPole-v1", loggers=[Unclosable()], **TINY, quiet=True)
+    assert proxrl.load("runs/CartPole-v1/ppo/seed1").step == 96
+
+
+def test_an_environment_that_has_changed_is_refused_by_evaluation_and_resuming() -> None:
+    result = proxrl.train(TwoRooms, **TINY, quiet=True)
+    with pytest.raises(ProxRLError, match=r"the environment's observation space is Box.* but this agent was trained with Dict"):
+        proxrl.evaluate(result.path, env="CartPole-v1", episodes=2)
+    other = {**TINY, "total_steps": 200}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TwoRooms, "action_space", spaces.MultiDiscrete([2]))
+        with pytest.raises(ProxRLError, match=r"the environment's action space is MultiDiscrete.* was begun with Discrete"):
+            proxrl.train(TwoRooms, **other, quiet=True)
+
+
+def test_an_agent_refuses_observations_that_training_would_refuse() -> None:
+    agent = proxrl.load(proxrl.train(TwoRooms, **TINY, quiet=True).path)
+    fine = {"hint": np.zeros(2, np.float32), "secret": np.zeros(3, np.float32), "room": 1}
+    assert agent.act(fine) in (0, 1)
+    for key, value in (("room", 2), ("room", -1), ("hint", np.array([0, np.nan], np.float32))):
+        with pytest.raises(ProxRLError, match="which is not in"):
+            agent.act({**fine, key: value})
 
 
 def test_loggers_given_as_objects_are_closed_at_the_end() -> None:

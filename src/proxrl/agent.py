@@ -20,7 +20,7 @@ from proxrl.policy.flat import FlatParameters
 from proxrl.policy.networks import make_policy
 from proxrl.runs import find_run
 from proxrl.seeding import Purpose, generator
-from proxrl.spaces import Masked, space_from_json, space_tree
+from proxrl.spaces import Masked, space_from_json, space_tree, wrong_values
 from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Tree
 
@@ -116,6 +116,9 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
         if given[len(given) - len(shape) :] != shape or len(given) > len(shape) + 1:
             raise ProxRLError(f"the observation has shape {given}, but this agent takes {shape}, or {('N', *shape)} for a batch")
         singles.add(len(given) == len(shape))
+        wrong = wrong_values(leaf, array)
+        if wrong is not None:
+            raise ProxRLError(f"the observation holds {array[wrong][0]}, which is not in {leaf}")
         # In the type that environments store: torch knows no unsigned numbers beyond bytes.
         return array.astype(stored_dtype(leaf), copy=False)
 

@@ -278,6 +278,10 @@ class Config:
             raise ProxRLError(
                 f"--accumulate {self.accumulate} does not divide the minibatch of {self.minibatch_size} steps; use {nearest}"
             )
+        if self.learning_starts >= self.planned_steps:
+            raise ProxRLError(
+                f"--learning-starts {self.learning_starts} leaves nothing of {self.planned_steps} steps to learn in; use fewer"
+            )
         if self.trunk == "shared":
             for name in ("policy", "value", "value_epochs", "value_learning_rate", "value_optimizer", "critic_keys"):
                 if getattr(self, name) is not None:

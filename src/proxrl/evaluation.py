@@ -16,6 +16,7 @@ from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
 from proxrl.seeding import Purpose, generator, integer_seed
+from proxrl.spaces import same_form
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
@@ -90,6 +91,10 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
     try:
+        for kind in ("observation_space", "action_space"):
+            now, then = getattr(environments, kind), getattr(agent, kind)
+            if not same_form(now, then):
+                raise ProxRLError(f"the environment's {kind.replace('_', ' ')} is {now}, but this agent was trained with {then}")
         with arithmetic(config, agent.policy):
             return run_episodes(environments, agent.compute, agent.policy, episodes, seed, deterministic)
     finally:

@@ -30,7 +30,7 @@ from proxrl.own import build_own
 from proxrl.presets import load_preset
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.session import WINDOW, Session
+from proxrl.session import WINDOW, Session, told
 
 EnvLike = str | Callable[..., Any]
 
@@ -145,19 +145,23 @@ def run(
     path = run_folder(runs_dir, config.env, config.name, config.seed)
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
+        for logger in checked("loggers", loggers, LOGGER):
+            stack.callback(close, logger)
         # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
         parts = build(config, env)
         stack.callback(parts.environments.close)
         stack.enter_context(arithmetic(config, parts.policy))
         callbacks = [*checked("callbacks", callbacks, CALLBACK), *own_parts("callback", config.callback, config.callback_kwargs)]
-        own_loggers = [*checked("loggers", loggers, LOGGER), *own_parts("logger", config.logger, config.logger_kwargs)]
+        own_logger = own_parts("logger", config.logger, config.logger_kwargs)
+        for logger in own_logger:
+            stack.callback(close, logger)
         folder = stack.enter_context(RunFolder(path))
         folder.create(config, clobber)
         saved = folder.load_latest()
         start_step = saved[1]["step"] if saved else 0
         resume_step = start_step if saved else None
-        open_loggers: list[Logger] = []
-        for logger in (*make_loggers(folder, config, resume_step, quiet, tensorboard, wandb), *own_loggers):
+        open_loggers: list[Logger] = [*loggers, *own_logger]
+        for logger in make_loggers(folder, config, resume_step, quiet, tensorboard, wandb):
             open_loggers.append(logger)
             stack.callback(logger.close)
         display = Console(config.planned_steps, start_step, quiet)
@@ -181,6 +185,11 @@ def run(
         )
         display.finish(closing(result, config))
         return result
+
+
+def close(logger: Logger) -> None:
+    with told(logger, "close"):
+        logger.close()
 
 
 # What callbacks and loggers are asked for.

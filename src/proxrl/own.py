@@ -9,7 +9,7 @@ from proxrl.imports import import_attribute, one_line
 
 def build_own(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the callable that the setting `name` names returns; whatever goes wrong in it is told in one line."""
-    build = import_attribute(text) if ":" in text else None
+    build = import_attribute(text) if all(text.partition(":")) else None
     if not callable(build):
         raise ProxRLError(f"{flag(name)} {text}: there is no such callable; it must be module:callable")
     try:

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from proxrl.evaluation import Scores
 from proxrl.imports import one_line
 from proxrl.log.api import Display, Logger
 from proxrl.runs import RunFolder
-from proxrl.spaces import space_to_json
+from proxrl.spaces import same_form, space_from_json, space_to_json
 from proxrl.types import Episode, Rollout
 
 # Training return is the mean over this many episodes; fewer than `ENOUGH` say too little to call a best.
@@ -63,7 +64,7 @@ class Session:
     def collected(self, rollout: Rollout) -> None:
         """A rollout is there, and nothing has been learnt from it yet."""
         for callback in self.callbacks:
-            with _told(callback, "on_rollout"):
+            with told(callback, "on_rollout"):
                 callback.on_rollout(self, rollout)
         if self.callbacks and np.shape(rollout.reward) != rollout.valid.shape:
             shapes = f"{np.shape(rollout.reward)}, but must have {rollout.valid.shape}"
@@ -90,10 +91,14 @@ class Session:
         self._consider_best(before, charts)
         metrics = {**charts, **metrics}
         for callback in self.callbacks:
-            with _told(callback, "on_iteration"):
+            with told(callback, "on_iteration"):
                 callback.on_iteration(self, metrics)
+            odd = [name for name, value in metrics.items() if not isinstance(value, Real)]
+            if odd:
+                what = f"{odd[0]!r} = {metrics[odd[0]]!r}"
+                raise ProxRLError(f"{type(callback).__name__}.on_iteration left {what} in the metrics; they must be numbers")
         for logger in self.loggers:
-            with _told(logger, "log"):
+            with told(logger, "log"):
                 logger.log(self.step, metrics)
         config = self.parts.config
         if _crossed(config.save_every, before, self.step):
@@ -157,6 +162,14 @@ class Session:
 
     def _restore(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Go on as if nothing had happened. Random streams need no restoring: they are addressed by iteration and episode."""
+        for kind in ("observation_space", "action_space"):
+            now, then = getattr(self.parts.environments, kind), space_from_json(state[kind])
+            if not same_form(now, then):
+                label = kind.replace("_", " ")
+                raise ProxRLError(
+                    f"the environment's {label} is {now}, but the run in {self.folder.path} was begun with {then};"
+                    " use another --name, or --clobber to start over"
+                )
         ours = self._tensors()
         if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
             raise ProxRLError(
@@ -174,7 +187,7 @@ class Session:
 
 
 @contextmanager
-def _told(part: object, call: str) -> Iterator[None]:
+def told(part: object, call: str) -> Iterator[None]:
     """An error in a part that may be the user's own says whose it is."""
     try:
         yield

@@ -64,6 +64,30 @@ def choices(space: gymnasium.Space) -> int:
     return 2 * int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else 0
 
 
+def wrong_values(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Where values can't be learnt from; None where all can."""
+    if np.issubdtype(array.dtype, np.floating):
+        wrong = ~np.isfinite(array)
+    elif isinstance(space, spaces.Discrete):
+        wrong = (array < space.start) | (array >= space.start + space.n)
+    elif isinstance(space, spaces.MultiDiscrete):
+        wrong = (array < space.start) | (array >= space.start + space.nvec)
+    else:
+        return None
+    return wrong if wrong.any() else None
+
+
+def same_form(one: gymnasium.Space, other: gymnasium.Space) -> bool:
+    """Whether a policy for the one can be used with the other: of equal structure, kinds and sizes, whatever the bounds."""
+    return bool(_form(space_to_json(one)) == _form(space_to_json(other)))
+
+
+def _form(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: _form(value) for key, value in document.items() if key not in ("low", "high", "dtype")}
+    return [_form(value) for value in document] if isinstance(document, list) else document
+
+
 def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
     match space:
         case Masked():

@@ -5,16 +5,14 @@ come later, in one pass over the whole rollout.
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
-from proxrl.spaces import space_tree
+from proxrl.spaces import space_tree, wrong_values
 from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Episode, Rollout, Tree
 
@@ -137,7 +135,7 @@ class Collector:
             for space, array in zip(tree_leaves(tree), tree_leaves(obs), strict=True)
         ]
         for name, space, array, step, env in checked:
-            wrong = _wrong(space, array)
+            wrong = wrong_values(space, array)
             if wrong is not None:
                 bad = tuple(np.argwhere(wrong)[0])
                 place = bad[: step.ndim]
@@ -146,16 +144,3 @@ class Collector:
                     f"environment {env[place]} gave the {name} {array[bad]} in step {step[place]} of a rollout{among};"
                     " fix the environment (nothing was learnt from this rollout)"
                 )
-
-
-def _wrong(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Where values can't be learnt from; None where all can."""
-    if np.issubdtype(array.dtype, np.floating):
-        wrong = ~np.isfinite(array)
-    elif isinstance(space, spaces.Discrete):
-        wrong = (array < space.start) | (array >= space.start + space.n)
-    elif isinstance(space, spaces.MultiDiscrete):
-        wrong = (array < space.start) | (array >= space.start + space.nvec)
-    else:
-        return None
-    return wrong if wrong.any() else None

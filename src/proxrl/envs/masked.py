@@ -44,7 +44,10 @@ class MaskedObservations(gymnasium.Wrapper):
         if given is None:
             place = f'info has no "{MASK}"' if self.key is None else f"the observation has no {self.key!r}"
             raise ValueError(f"{place} here; give one after every reset and step, or use --action-mask off")
-        return {"observation": obs, MASK: flatten_mask(self.env.action_space, given)}
+        try:
+            return {"observation": obs, MASK: flatten_mask(self.env.action_space, given)}
+        except ValueError as error:
+            raise ValueError(f"{error} (--action-mask off leaves it alone)") from None
 
 
 def split_mask(obs: dict[str, Any], key: str) -> tuple[Any, Any]:
