@@ -128,7 +128,7 @@ def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phas
 
 
 def summary(seen: Tensor, phase: Phase, num_minibatches: int) -> dict[str, float]:
-    """Loss terms [minibatches, terms] as metrics: their means, and the KL divergence of as many last minibatches as an epoch has."""
+    """Loss terms [minibatches, terms] as metrics: means, and the KL divergence of as many last minibatches as an epoch has."""
     means = Terms(*seen.mean(0).tolist())._asdict() | {"final_kl": Terms(*seen[-num_minibatches:].mean(0).tolist()).approx_kl}
     return {f"losses/{name}": mean for name, mean in means.items() if (phase.value if name == "value_loss" else phase.policy)}
 
