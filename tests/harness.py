@@ -73,6 +73,7 @@ class NextStepEnvs:
     """Next-step autoreset as EnvPool does it; the dummy step may carry any reward, and nobody may notice."""
 
     autoreset = Autoreset.NEXT_STEP
+    frame_stack = 1
 
     def __init__(self, makers: Sequence[Maker], first_env: int = 0, dummy_reward: float = 0.0) -> None:
         self.envs = [maker() for maker in makers]

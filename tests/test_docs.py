@@ -31,7 +31,7 @@ def test_every_place_and_test_in_details_exists() -> None:
 
 def test_every_core_and_continuous_detail_is_listed() -> None:
     text = (ROOT / "docs/details.md").read_text()
-    for heading, count in (("13 core details", 13), ("9 details for continuous actions", 9)):
+    for heading, count in (("13 core details", 13), ("9 details for continuous actions", 9), ("9 details for Atari", 9)):
         section = text.split(f"## {heading}")[1].split("\n## ")[0]
         assert re.findall(r"^\| (\d+) \|", section, re.M) == [str(n) for n in range(1, count + 1)]
 

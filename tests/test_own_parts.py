@@ -159,7 +159,7 @@ def test_an_asymmetric_critic_explains_what_the_actor_can_not_know() -> None:
         ({"encoder": "own_parts:Odd", "encoder_kwargs": {"fault": "write"}}, "writes to the observations"),
         ({"encoder": "own_parts:missing"}, "there is no such callable"),
         ({"encoder": "nowhere:build"}, "there is no module 'nowhere'"),
-        ({"encoder": "own_parts"}, "must be module:callable"),
+        ({"encoder": "own_parts"}, "or yours as module:callable"),
         ({"encoder": ":x"}, "must be module:callable"),
         ({"actor_keys": ("hint", "wind")}, "--actor-keys names wind, but the observation has the keys hint, secret, room"),
     ],

@@ -84,7 +84,7 @@ def test_bad_presets_are_refused_in_one_line(tmp_path: Path, text: str, message:
 
 
 def test_unknown_presets_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ProxRLError, match="use one of box2d, classic"):
+    with pytest.raises(ProxRLError, match="use one of atari, box2d, classic"):
         load_preset("clasic", "CartPole-v1")
     with pytest.raises(ProxRLError, match="can't read"):
         load_preset("nowhere.toml", "CartPole-v1")

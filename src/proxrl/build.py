@@ -1,5 +1,6 @@
 """Config → objects. Every "which class?" is answered here and nowhere else."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from proxrl.collect.normalize import RewardScaler
 from proxrl.collect.rollout import Collector
 from proxrl.config import Config
 from proxrl.envs.api import Environments
+from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute, TorchCompute
@@ -96,6 +98,7 @@ def build_environments(config: Config, env: str | Callable[..., Any], num_envs: 
         config.num_workers,
         max_episode_steps=config.max_episode_steps,
         action_mask=config.action_mask,
+        atari=AtariOptions(**{field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)}),
     )
 
 
@@ -153,11 +156,21 @@ def arithmetic(config: Config, policy: Policy | None = None) -> Iterator[None]:
 
 def build_compute(config: Config, policy: Policy, parameters: FlatParameters) -> Compute:
     possible = NumpyCompute.supports(policy) and parameters.values.device.type == "cpu" and config.accumulate == 1
+    possible = possible and config.precision == "float32" and not config.compile
     if config.compute == "numpy" and not possible:
         raise ProxRLError(
-            "--compute numpy is for separate MLPs with tanh or relu, Discrete or clipped Gaussian actions, --device cpu and"
-            " --accumulate 1; use --compute autograd"
+            "--compute numpy is for separate MLPs with tanh or relu, Discrete or clipped Gaussian actions, --device cpu,"
+            " --accumulate 1 and neither --precision nor --compile; use --compute autograd"
         )
     if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(policy, config)):
         return NumpyCompute(policy, parameters)
-    return TorchCompute(policy, parameters)
+    check_precision(config.precision, parameters.values.device)
+    return TorchCompute(policy, parameters, config.precision, config.compile)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """bfloat16 without the instructions for it is several times slower than single precision."""
+    if precision == "bfloat16" and device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported():
+        raise ProxRLError("--precision bfloat16: this CPU has no instructions for it and would be far slower; leave it out")
+    if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ProxRLError("--precision bfloat16: this GPU does not have it; leave it out")

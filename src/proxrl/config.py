@@ -42,7 +42,7 @@ def _option(
     return field(default=default, metadata=metadata)
 
 
-ENVIRONMENT, PPO, TRUST, OPTIMISER = "environment", "algorithm", "how far an update may go", "optimiser"
+ENVIRONMENT, ATARI, PPO, TRUST, OPTIMISER = "environment", "Atari games", "algorithm", "how far an update may go", "optimiser"
 NORMALISE, NETWORK, ACTION, RUN, MACHINE = "normalisation", "networks", "continuous actions", "run", "machine"
 
 
@@ -88,6 +88,19 @@ class Config:
     max_episode_steps: int | None = _option(None, ENVIRONMENT, "truncate episodes after so many steps", least=1)
     resets: Literal["soft", "hard"] = _option("soft", ENVIRONMENT, "a rollout goes on where the last one stopped, or resets all")
     action_mask: str = _option("auto", ENVIRONMENT, "where masks of allowed actions are: info, a key of the observation, or off")
+
+    # Atari games.
+    noop_max: int = _option(30, ATARI, "most idle frames at the start of a game", least=0)
+    frame_skip: int = _option(4, ATARI, "frames that an action is held for", least=1)
+    max_pool: bool = _option(True, ATARI, "of the last two frames take the brighter pixels")
+    episodic_life: bool = _option(True, ATARI, "a lost life ends an episode, though not the game")
+    fire_reset: bool = _option(True, ATARI, "fire to begin, where nothing moves without")
+    grayscale: bool = _option(True, ATARI, "no colours")
+    screen_size: int = _option(84, ATARI, "pixels each way", least=8)
+    frame_stack: int = _option(4, ATARI, "frames in an observation", least=1)
+    sign_rewards: bool = _option(True, ATARI, "learn from the sign of rewards; returns are reported as they are")
+    sticky_actions: float = _option(0.0, ATARI, "probability that a frame repeats the last action", least=0, most=1)
+    full_action_space: bool = _option(False, ATARI, "all 18 actions, also where a game ignores some")
 
     # The algorithm.
     total_steps: int = _option(500_000, PPO, "agent steps to train for", least=1)
@@ -139,8 +152,12 @@ class Config:
     # The networks.
     hidden_sizes: tuple[int, ...] = _option((64, 64), NETWORK, "widths of the hidden layers", least=1)
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = _option("tanh", NETWORK, "between layers")
-    trunk: Literal["separate", "shared"] = _option("separate", NETWORK, "whether policy and value have an encoder each")
-    encoder: str | None = _option(None, NETWORK, "your encoder in place of the layers, module:callable", imported=True)
+    trunk: Literal["auto", "separate", "shared"] = _option(
+        "auto", NETWORK, "whether policy and value have an encoder each; auto shares it for images"
+    )
+    encoder: str | None = _option(
+        None, NETWORK, "mlp, nature, impala, small, or yours, module:callable; off goes by the observation", imported=True
+    )
     encoder_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")
     policy: str | None = _option(None, NETWORK, "your whole policy network, module:callable", imported=True)
     policy_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")
@@ -176,6 +193,8 @@ class Config:
     compute: Literal["auto", "autograd", "numpy"] = _option(
         "auto", MACHINE, "how gradients are made: torch autograd, or by hand in numpy (small MLPs on a CPU)"
     )
+    precision: Literal["float32", "bfloat16"] = _option("float32", MACHINE, "of the networks' arithmetic, where autograd does it")
+    compile: bool = _option(False, MACHINE, "let torch compile the networks: a minute at the start, then maybe faster")
     threads: int | None = _option(None, MACHINE, "torch threads; off is what measured best", least=1)
     torch_deterministic: bool = _option(False, MACHINE, "refuse torch operations that differ from run to run (some on GPUs)")
 

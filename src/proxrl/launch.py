@@ -18,6 +18,7 @@ from proxrl.build import Parts, arithmetic, build, build_environments
 from proxrl.callback import Callback
 from proxrl.config import Config, flag, parse_value, read_toml
 from proxrl.envs.api import Environments
+from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import check_env, choose_vector
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import Scores, equal_quota, run_episodes
@@ -94,6 +95,9 @@ def resolve(
             if earlier.latest_checkpoint() is not None:
                 vector, sources["vector"] = earlier.config().vector, "auto: as the run began"
         config = config.replace(vector=vector)
+    for spec in dataclasses.fields(AtariOptions):
+        if family.name != "atari" and spec.name != "max_episode_steps" and getattr(config, spec.name) != spec.default:
+            raise ProxRLError(f"{flag(spec.name)} is for Atari games, and {config.env} is none; leave it out")
     return Resolved(config.validate(), sources)
 
 
@@ -170,6 +174,8 @@ def run(
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks)
         received = stack.enter_context(stopping_signals(session, quiet))
         display.start(opening(config, path, start_step))
+        if config.compile:
+            display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")
         try:
             folder.write_status("running", session.step, config.planned_steps)
             ppo.train(parts, session)

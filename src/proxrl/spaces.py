@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from proxrl.errors import ProxRLError
 from proxrl.types import Tree
 
+# Smaller arrays of bytes are taken for numbers, not for images.
+SMALLEST_IMAGE = 7
+
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 _INSTEAD = {
@@ -53,6 +56,16 @@ def space_tree(space: gymnasium.Space) -> Tree:
     if not isinstance(space, LEAVES):
         raise refuse(space)
     return space
+
+
+def is_image(space: gymnasium.Space) -> bool:
+    """Bytes in three dimensions, of which two are large."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+        and sorted(space.shape)[1] >= SMALLEST_IMAGE
+    )
 
 
 def choices(space: gymnasium.Space) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from proxrl.collect.frames import FrameBuffer
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
@@ -38,7 +39,7 @@ class Collector:
         self.seed, self.fresh = seed, True
         first = self.environments.reset(seed, episode_counts)
         steps, num_envs, layout = self.steps, self.environments.num_envs, self.head.layout
-        self.obs: Tree = tree_map(lambda leaf: np.empty((steps + 1, *leaf.shape), leaf.dtype), first)
+        self.obs: Tree = tree_map(lambda leaf: _buffer(steps + 1, leaf, self.environments.frame_stack), first)
         tree_map(lambda buffer, leaf: buffer.__setitem__(-1, leaf), self.obs, first)
         self.starts = np.ones((steps + 1, num_envs), np.bool_)
         self.action = np.empty((steps, num_envs, *layout.shape), layout.dtype)
@@ -86,7 +87,7 @@ class Collector:
             self.truncated[t] = step.truncated
             self.valid[t] = step.valid
             self.starts[t + 1] = ~step.valid
-            if same_step and step.episodes:
+            if same_step and (step.terminated.any() or step.truncated.any()):
                 ended = self.starts[t + 1] = step.terminated | step.truncated
                 # Autoreset has replaced the observation: keep the true last one to bootstrap from.
                 for n in np.flatnonzero(step.truncated):
@@ -125,7 +126,8 @@ class Collector:
         """
         steps, num_envs = np.indices((rows, self.environments.num_envs))
         tree = space_tree(self.environments.observation_space)
-        obs = tree_map(lambda buffer: buffer[:rows], self.obs)
+        # Frames stored once are bytes, of which any is right.
+        obs = tree_map(lambda buffer: buffer if isinstance(buffer, FrameBuffer) else buffer[:rows], self.obs)
         places = [("observation", obs, steps, num_envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
         checked: list[Any] = [("reward", None, self.reward[: rows - 1], steps[1:], num_envs[1:])]
         checked += [
@@ -144,3 +146,10 @@ class Collector:
                     f"environment {env[place]} gave the {name} {array[bad]} in step {step[place]} of a rollout{among};"
                     " fix the environment (nothing was learnt from this rollout)"
                 )
+
+
+def _buffer(steps: int, leaf: NDArray[Any], stack: int) -> Any:
+    """Room for `steps` observations like this one."""
+    if stack > 1 and leaf.dtype == np.uint8:
+        return FrameBuffer(steps, len(leaf), leaf.shape[1:], leaf.dtype, stack)
+    return np.empty((steps, *leaf.shape), leaf.dtype)

@@ -30,6 +30,7 @@ class Environments(Protocol):
     observation_space: gymnasium.Space  # of one environment
     action_space: gymnasium.Space  # of one environment
     autoreset: Autoreset
+    frame_stack: int  # frames in an observation, each but the newest also in the one before; 1 where observations share nothing
     episode_counts: NDArray[np.int64]  # [N] episodes begun; together with the seed it addresses the next episode's seed
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
@@ -40,6 +41,11 @@ class Environments(Protocol):
 
     def close(self) -> None:
         """Release processes and memory; safe to call twice."""
+
+
+# Where a single environment's info tells the return and length of the whole episode, when that differs from what the learner
+# sees: None at an ending that is none for the player, such as a lost life.
+WHOLE_EPISODE = "whole_episode"
 
 
 def episode_seed(seed: int, env: int, episode: int) -> int:
@@ -62,9 +68,10 @@ class EpisodeTracker:
         """Count one step everywhere and return the episodes it finished."""
         self.total_reward += reward * valid
         self.length += valid
-        if not ended.any():
-            return []
-        finished = np.flatnonzero(ended)
+        return self.finish(np.flatnonzero(ended)) if ended.any() else []
+
+    def finish(self, finished: NDArray[np.int64]) -> list[Episode]:
+        """What the episodes of these environments came to; the next ones begin."""
         episodes = [Episode(int(n), float(self.total_reward[n]), int(self.length[n])) for n in finished]
         self.total_reward[finished] = 0
         self.length[finished] = 0

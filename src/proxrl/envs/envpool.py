@@ -67,6 +67,7 @@ class EnvPoolEnvs:
     """
 
     autoreset = Autoreset.NEXT_STEP
+    frame_stack = 1
 
     def __init__(self, env: str, num_envs: int, first_env: int = 0, **kwargs: Any) -> None:
         self._task = task_name(env)
@@ -123,6 +124,11 @@ class EnvPoolEnvs:
             try:
                 return function(self._envpool)
             except Exception as error:
+                if "Qt" in str(error) and isinstance(error, ImportError):
+                    raise ProxRLError(
+                        f"{self._task} draws with Qt 5, which is not installed: sudo apt install libqt5gui5 (Debian, Ubuntu)"
+                        " or sudo dnf install qt5-qtbase (Fedora)"
+                    ) from error
                 told = " ".join(f"{key}={value}" for key, value in self._kwargs.items())
                 advice = f"; check --env-kwargs {told}" if told else ""
                 raise ProxRLError(f"EnvPool can't make {self._task}: {one_line(error)}{advice}") from error

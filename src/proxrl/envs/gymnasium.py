@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
+from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
 from proxrl.envs.masked import with_mask
 from proxrl.errors import ProxRLError
@@ -93,7 +93,8 @@ class InProcessEnvs:
 
     autoreset = Autoreset.SAME_STEP
 
-    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], first_env: int = 0) -> None:
+    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], first_env: int = 0, frame_stack: int = 1) -> None:
+        self.frame_stack = frame_stack
         self._envs: list[gymnasium.Env] = []
         try:
             for maker in makers:
@@ -147,13 +148,15 @@ class InProcessEnvs:
         n = 0
         try:
             for n, (step, row) in enumerate(zip(self._steps, self._action_rows(action), strict=True)):
-                obs, reward, terminated, truncated, _ = step(row)
+                obs, reward, terminated, truncated, info = step(row)
                 rewards[n] = reward
                 totals[n] += reward  # type: ignore[operator]  # Gymnasium calls it SupportsFloat
                 if terminated or truncated:
                     write_row(buffers.final_obs, n, obs)
                     (buffers.terminated if terminated else buffers.truncated)[n] = True
-                    episodes.append(Episode(n, float(totals[n]), self._clock - self._begun_at[n]))
+                    whole = info.get(WHOLE_EPISODE, (float(totals[n]), self._clock - self._begun_at[n]))
+                    if whole is not None:
+                        episodes.append(Episode(n, *whole))
                     ended.append(n)
                     obs = self._begin(n)
                 if one_array:
@@ -220,6 +223,8 @@ def _row(space: gymnasium.Space, rows: NDArray[Any], n: int) -> Any:
 
 class NativeVectorEnvs:
     """Adapter for a vectorised class of Gymnasium, which steps all environments by array arithmetic."""
+
+    frame_stack = 1
 
     def __init__(self, envs: VectorEnv, first_env: int = 0) -> None:
         mode = envs.metadata.get("autoreset_mode")

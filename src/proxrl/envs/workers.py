@@ -64,7 +64,9 @@ class WorkerEnvs:
         first_env: int = 0,
         num_workers: int | None = None,
         timeout: float = 30.0,
+        frame_stack: int = 1,
     ) -> None:
+        self.frame_stack = frame_stack
         self.num_envs = len(makers)
         self.episode_counts = np.zeros(self.num_envs, np.int64)
         self._timeout = timeout
@@ -107,8 +109,8 @@ class WorkerEnvs:
         for worker, finished in zip(self._workers, self._answers(self._timeout), strict=True):
             episodes += [episode._replace(env=episode.env + worker.part.start) for episode in finished]
         buffers, final_obs = shared.buffers, None
-        if episodes:
-            ended = [episode.env for episode in episodes]
+        ended = np.flatnonzero(buffers.terminated | buffers.truncated)
+        if len(ended):
             self.episode_counts[ended] += 1
             final_obs = tree_map(lambda array: array[ended], buffers.final_obs)
         return Step(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated, self._valid, final_obs, episodes)

@@ -5,7 +5,8 @@ autograd; `NumpyCompute` (small.py) runs small MLPs on a CPU several times faste
 overhead.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -13,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from proxrl.collect.frames import FrameBuffer, FrameRows
+from proxrl.policy.distributions import Distribution
 from proxrl.policy.flat import FlatParameters
 from proxrl.policy.memory import State
 from proxrl.policy.policy import Policy
-from proxrl.tree import tree_map
+from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Array, Batch, Rollout, Tree
 
 
@@ -73,10 +76,15 @@ class TorchCompute:
 
     library: ClassVar[Any] = torch
 
-    def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
+    def __init__(self, policy: Policy, parameters: FlatParameters, precision: str = "float32", compiled: bool = False) -> None:
         self.policy, self.parameters = policy, parameters
         self.device = parameters.values.device
         self.outputs: Outputs | None = None
+        lower = precision == "bfloat16"
+        self.precision = functools.partial(torch.autocast, self.device.type, torch.bfloat16, enabled=lower)
+        for network in (policy.actor, policy.critic):
+            if compiled and network is not None:
+                network.compile()
 
     def freeze(self) -> None:
         """Statistics are read from the policy's buffers, which nobody changes meanwhile."""
@@ -88,36 +96,60 @@ class TorchCompute:
     def act(
         self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
     ) -> tuple[NDArray[Any], State]:
-        distribution, state = self.policy.act(self.prepared(obs), state, self.array(starts))
+        with self.precision():
+            distribution, state = self.policy.act(self.prepared(obs), state, self.array(starts))
         action = distribution.mode() if noise is None else distribution.sample(self.array(noise))
         return action.cpu().numpy(), state
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Evaluation:
         steps, num_envs = rollout.reward.shape
-        rows = self.prepared(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
+        rows = self.policy.preprocess(tree_map(self.rows, rollout.obs))
         obs = tree_map(lambda leaf: leaf[:-num_envs], rows)
         action = self.array(rollout.action).flatten(0, 1)
-        distribution, value, _ = self.policy.core(obs, (), None)
-        log_prob = distribution.log_prob(action).view(steps, num_envs)
-        value = value.view(steps, num_envs)
-        last = self.policy.values(tree_map(lambda leaf: leaf[-num_envs:], rows))
+        log_probs, values = [], []
+        # In parts, because the first layer of a network on images takes more memory than all images of a rollout.
+        for part in parts_of(rows, steps * num_envs):
+            distribution, value = self.core(tree_map(lambda leaf, part=part: dense(leaf[part]), rows))
+            log_probs.append(distribution.log_prob(action[part]))
+            values.append(value)
+        log_prob, value = (torch.cat(column).view(steps, num_envs) for column in (log_probs, values))
+        last = self.values(tree_map(lambda leaf: dense(leaf[-num_envs:]), rows))
         next_value = torch.cat([value[1:], last[None]])
         t, n = (self.array(index) for index in rollout.final_index)
         if rollout.final_obs is not None:
-            next_value[t, n] = self.policy.values(self.prepared(rollout.final_obs))
+            next_value[t, n] = self.values(self.prepared(rollout.final_obs))
         else:
             next_value[t, n] = value[t, n]
         return Evaluation(obs, action, log_prob, value, next_value)
+
+    def core(self, obs: Tree) -> tuple[Distribution, Tensor]:
+        """In the run's precision; what comes out is single again, because the loss takes differences of near numbers."""
+        with self.precision():
+            distribution, value, _ = self.policy.core(obs, (), None)
+        return distribution, value.float()
+
+    def values(self, obs: Tree) -> Tensor:
+        with self.precision():
+            return self.policy.values(obs).float()
+
+    def rows(self, leaf: Any) -> Any:
+        """Observations [T + 1, N, ...] as rows [(T + 1) * N, ...]."""
+        if isinstance(leaf, FrameBuffer):
+            return leaf.rows(self.device)
+        return self.array(leaf.reshape(-1, *leaf.shape[2:]))
 
     def prepared(self, obs: Tree) -> Any:
         return self.policy.preprocess(tree_map(self.array, obs))
 
     def array(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        if self.device.type == "cuda":  # from pinned memory the copy need not be waited for
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
 
     def forward(self, batch: Batch) -> Outputs:
-        distribution, value, _ = self.policy.core(batch.obs, (), None)
+        distribution, value = self.core(batch.obs)
         self.outputs = Outputs(distribution.log_prob(batch.action), distribution.entropy(), value)
         return Outputs(*(output.detach() for output in self.outputs))
 
@@ -129,3 +161,19 @@ class TorchCompute:
         outputs, slopes = zip(*pairs, strict=True)
         torch.autograd.backward(outputs, slopes)
         self.outputs = None  # frees what autograd kept
+
+
+# Numbers that a pass over a rollout takes in at once.
+NUMBERS_AT_ONCE = 2**24
+
+
+def parts_of(rows: Tree, count: int) -> Iterator[slice]:
+    """Consecutive parts of the first `count` rows, none with too many numbers."""
+    numbers = sum(leaf.row_numbers if isinstance(leaf, FrameRows) else leaf[0].numel() for leaf in tree_leaves(rows))
+    size = max(1, NUMBERS_AT_ONCE // max(1, numbers))
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def dense(leaf: Any) -> Tensor:
+    """Rows as one tensor, also where they are frames that are stored once."""
+    return leaf.dense() if isinstance(leaf, FrameRows) else leaf

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import torch
@@ -17,10 +17,14 @@ from proxrl.types import Tree
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-def orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
+Layer = TypeVar("Layer", bound=nn.Linear | nn.Conv2d)
+
+
+def orthogonal(layer: Layer, gain: float) -> Layer:
     """Orthogonal weights of this gain and zero biases: small gains keep the first policy near uniform."""
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
@@ -44,8 +48,12 @@ class MLP(nn.Module):
 
 def side_by_side(obs: Tree) -> Tensor:
     """Every entry of an observation in one row [B, size]."""
-    rows = [leaf.reshape(len(leaf), -1).float() for leaf in tree_leaves(obs)]
+    rows = [_floats(leaf.reshape(len(leaf), -1)) for leaf in tree_leaves(obs)]
     return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+
+
+def _floats(rows: Tensor) -> Tensor:
+    return rows.float() / 255 if rows.dtype == torch.uint8 else rows.float()  # what is bytes here is an image
 
 
 class Select(nn.Module):

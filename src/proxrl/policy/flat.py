@@ -32,9 +32,11 @@ class FlatParameters:
             begin = start
             for parameter in group:
                 end = start + parameter.numel()
-                self.values[start:end] = parameter.detach().reshape(-1)
-                parameter.data = self.values[start:end].view_as(parameter)
-                parameter.grad = self.gradient[start:end].view_as(parameter)
+                # In the parameter's own layout: convolutions keep their channels last.
+                shape, stride = parameter.shape, parameter.stride()
+                values, gradient = (flat[start:end].as_strided(shape, stride) for flat in (self.values, self.gradient))
+                values.copy_(parameter.detach())
+                parameter.data, parameter.grad = values, gradient
                 start = end
             self.parts.append(slice(begin, start))
 

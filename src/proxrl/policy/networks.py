@@ -13,6 +13,7 @@ vectors for discrete entries, in the same Dicts and Tuples. So is what their mod
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -24,15 +25,17 @@ from proxrl.masks import Guard
 from proxrl.own import build_own
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
 from proxrl.policy.memory import NoMemory
+from proxrl.policy.pixels import IMAGE_ENCODERS, ImageEncoder, Mixed, fitting_encoder, has_image
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
 from proxrl.policy.product import make_head
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.spaces import space_tree
+from proxrl.spaces import is_image, space_tree
 from proxrl.tree import tree_leaves, tree_map
 
 # Small enough that the first policy is nearly uniform whatever the features (core detail 2).
 ACTION_GAIN = 0.01
+MLP_NAME = "mlp"
 
 
 def make_policy(config: Config, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> Policy:
@@ -50,6 +53,7 @@ def make_policy(config: Config, observation_space: gymnasium.Space, action_space
         action = nn.Identity() if config.policy else orthogonal(nn.Linear(actor_size, head.inputs), ACTION_GAIN)
         value = nn.Identity() if config.value else orthogonal(nn.Linear(critic_size, 1), gain=1.0)
         policy = Policy(preprocess, guard, actor, critic, NoMemory(), action, head, value)
+    policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch knows it, its stubs do not
     # Dropout would make the policy that learns another one than the policy that acted.
     return policy.eval()
 
@@ -70,7 +74,7 @@ def make_actor(config: Config, space: gymnasium.Space, action_space: gymnasium.S
 
 def make_critic(config: Config, space: gymnasium.Space, actor_size: int) -> tuple[nn.Module | None, int]:
     """The network behind the value, and how many numbers it gives; None where it is the actor's."""
-    if config.trunk == "shared":
+    if shares_trunk(config, space):
         return None, actor_size
     keys = config.critic_keys
     sees = space if keys is None else select_space(space, keys, flag("critic_keys"))
@@ -84,12 +88,32 @@ def make_critic(config: Config, space: gymnasium.Space, actor_size: int) -> tupl
     return (network if keys is None else Select(keys, network)), size
 
 
+def shares_trunk(config: Config, space: gymnasium.Space) -> bool:
+    """As told; otherwise one network for images (Atari detail 8) unless something wants a value network of its own."""
+    if config.trunk != "auto":
+        return config.trunk == "shared"
+    apart = config.policy, config.value, config.value_epochs, config.value_learning_rate, config.value_optimizer
+    return has_image(space) and not any((*apart, config.actor_keys, config.critic_keys))
+
+
 def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int]:
-    if config.encoder is None:
+    """The encoder that was asked for, or the one that suits what is observed."""
+    if config.encoder is not None and ":" in config.encoder:
+        own = own_module("encoder", config.encoder, (space,), config.encoder_kwargs)
+        return own, output_size("encoder", config.encoder, own, space)
+    if config.encoder not in (None, MLP_NAME, *IMAGE_ENCODERS):
+        known = ", ".join((MLP_NAME, *IMAGE_ENCODERS))
+        raise ProxRLError(f"--encoder {config.encoder}: there is no such encoder; use {known}, or yours as module:callable")
+    encoder: MLP | ImageEncoder | Mixed
+    if config.encoder == MLP_NAME or not has_image(space):
+        if config.encoder in IMAGE_ENCODERS:
+            raise ProxRLError(f"--encoder {config.encoder} is for images, but the observation space is {space}; leave it out")
         encoder = MLP(space, config.hidden_sizes, config.activation)
-        return encoder, encoder.output_size
-    own = own_module("encoder", config.encoder, (space,), config.encoder_kwargs)
-    return own, output_size("encoder", config.encoder, own, space)
+    elif is_image(space):
+        encoder = IMAGE_ENCODERS[config.encoder or fitting_encoder(space)](space)
+    else:
+        encoder = Mixed(space, config.encoder, config.hidden_sizes, config.activation)
+    return encoder, encoder.output_size
 
 
 def own_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
@@ -106,7 +130,7 @@ def output_size(name: str, text: str, module: nn.Module, space: gymnasium.Space)
 
 
 def _asked(label: str, module: nn.Module, space: gymnasium.Space, rows: int, flat: bool) -> int:
-    obs = tree_map(lambda leaf: torch.zeros(rows, *leaf.shape), space_tree(space))
+    obs = tree_map(lambda leaf: torch.from_numpy(np.zeros((rows, *leaf.shape), leaf.dtype)), space_tree(space))
     versions = [leaf._version for leaf in tree_leaves(obs)]
     try:
         with torch.no_grad():

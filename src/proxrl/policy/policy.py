@@ -51,13 +51,13 @@ class Policy(nn.Module):
         features: Tensor = self.actor(seen)
         value: Tensor = self.value(features if self.critic is None else self.critic(seen))
         remembered, state = self.memory(features, state, starts)
-        return self.head(self.action(remembered), mask), value.reshape(len(value)), state
+        return self.head(self.action(remembered).float(), mask), value.reshape(len(value)), state
 
     def act(self, obs: Tree, state: State, starts: Tensor | None) -> tuple[Distribution, State]:
         """The actor alone: stepping environments needs no values."""
         seen, mask = self.split(obs)
         features, state = self.memory(self.actor(seen), state, starts)
-        return self.head(self.action(features), mask), state
+        return self.head(self.action(features).float(), mask), state
 
     def values(self, obs: Tree) -> Tensor:
         """The critic alone, from preprocessed observations."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from proxrl.collect.normalize import EPSILON, RunningMoments
-from proxrl.spaces import Masked, refuse
+from proxrl.spaces import Masked, is_image, refuse
 from proxrl.types import Tree
 from proxrl.world.api import World
 
@@ -42,6 +42,17 @@ class Floats(Preprocess):
 
     def forward(self, obs: Tensor) -> Tensor:
         return obs.float()
+
+
+class Pixels(Preprocess):
+    """Images, which stay bytes: the network scales them, where a minibatch of them is all there is."""
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        super().__init__()
+        self.output_space = space
+
+    def forward(self, obs: Any) -> Any:
+        return obs
 
 
 class Whiten(Preprocess):
@@ -128,6 +139,8 @@ def make_preprocess(space: gymnasium.Space, normalize: bool, clip: float | None)
             return OneHot(space.nvec.reshape(-1), space.start.reshape(-1))
         case spaces.MultiBinary():
             return Floats(space)
+        case spaces.Box() if is_image(space):
+            return Pixels(space)
         case spaces.Box():
             return Whiten(space, clip) if normalize else Floats(space)
     raise refuse(space)

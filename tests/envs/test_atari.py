@@ -1,0 +1,213 @@
+"""Three ways to play a game agree, options do what they say, and returns are those of whole games."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import proxrl
+from commands import saved
+from proxrl.envs.atari import AtariOptions, ClassicAtari, rom_of
+from proxrl.envs.registry import check_env, choose_vector, find_family, make_environments
+from proxrl.errors import ProxRLError
+from proxrl.launch import resolve
+
+pytest.importorskip("ale_py", reason="Atari needs ale-py")
+pytest.importorskip("cv2", reason="the classic wrappers need OpenCV")
+POOLS = ("inprocess", "native", "envpool")
+
+
+class Played(NamedTuple):
+    reward: list[float]
+    terminated: list[int]  # steps after which an episode ended for the learner
+    episodes: list[tuple[float, int]]  # whole games
+    obs: NDArray[np.uint8]  # what was acted on, and the last observation
+
+
+def play(vector: str, env: str, steps: int, seed: int = 0, **options: Any) -> Played:
+    """The same actions in the same game; dummy steps are not steps."""
+    settings = {"noop_max": 1, **options}
+    environments = make_environments(env, num_envs=1, vector=vector, atari=AtariOptions(**settings))
+    obs = [environments.reset(1)[0].copy()]
+    actions = np.random.default_rng(seed).integers(0, int(environments.action_space.n), steps)  # type: ignore[attr-defined]
+    played = Played([], [], [], np.empty(0, np.uint8))
+    while len(played.reward) < steps:
+        step = environments.step(actions[len(played.reward)][None])
+        if not step.valid[0]:
+            obs[-1] = step.obs[0].copy()
+            continue
+        played.reward.append(float(step.reward[0]))
+        played.episodes.extend((episode.total_reward, episode.length) for episode in step.episodes)
+        if step.terminated[0] or step.truncated[0]:
+            played.terminated.append(len(played.reward))
+        obs.append(step.obs[0].copy())
+    environments.close()
+    return played._replace(obs=np.array(obs))
+
+
+@pytest.mark.parametrize(
+    ("env", "steps"), [("PongNoFrameskip-v4", 1000), ("ALE/Breakout-v5", 400), ("SeaquestNoFrameskip-v4", 400)]
+)
+def test_three_ways_to_play_a_game_agree_frame_by_frame(env: str, steps: int) -> None:
+    classic, native, pool = (play(vector, env, steps, episodic_life=False) for vector in POOLS)
+    assert len(classic.episodes) >= 1
+    for other in (native, pool):
+        assert other.reward == classic.reward
+        assert other.terminated == classic.terminated
+        assert other.episodes == classic.episodes
+    assert np.array_equal(native.obs, classic.obs)
+    # EnvPool fills the first stack of a game with its first frame, the others with black; the newest frames are the same.
+    assert np.array_equal(pool.obs[:, -1], classic.obs[:, -1])
+
+
+@pytest.mark.parametrize("env", ["BreakoutNoFrameskip-v4", "SeaquestNoFrameskip-v4"])
+def test_a_lost_life_ends_an_episode_but_not_the_game(env: str) -> None:
+    steps = 700
+    classic, native, pool = (play(vector, env, steps) for vector in POOLS)
+    assert native.reward == classic.reward
+    assert native.terminated == classic.terminated
+    assert native.episodes == classic.episodes
+    for played in (classic, native, pool):
+        # Breakout has five lives, Seaquest four; whole games are several times as long as episodes.
+        assert len(played.terminated) >= 3 * len(played.episodes) >= 3
+        assert played.episodes[0][1] > 2 * played.terminated[0]
+        assert played.episodes[0][1] in played.terminated
+
+
+@pytest.mark.parametrize("vector", POOLS)
+def test_rewards_are_signs_and_returns_are_points(vector: str) -> None:
+    signs = play(vector, "SeaquestNoFrameskip-v4", 400, seed=1)
+    assert set(signs.reward) == {0.0, 1.0}
+    points = play(vector, "SeaquestNoFrameskip-v4", 400, seed=1, sign_rewards=False)
+    assert max(points.reward) == 20.0
+    assert points.episodes == signs.episodes
+    begin = 0
+    for total, length in points.episodes:
+        # What a dummy step after a lost life brings counts for the game, though nothing is learnt from it.
+        assert sum(points.reward[begin : begin + length]) <= total
+        begin += length
+    assert sum(total for total, _ in points.episodes) > 5 * sum(signs.reward[:begin]) > 0
+
+
+@pytest.mark.parametrize("vector", POOLS)
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [({}, (4, 84, 84)), ({"frame_stack": 2, "screen_size": 64}, (2, 64, 64)), ({"grayscale": False}, (12, 84, 84))],
+)
+def test_shapes(vector: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    environments = make_environments("PongNoFrameskip-v4", num_envs=2, vector=vector, atari=AtariOptions(**options))
+    obs = environments.reset(1)
+    assert obs.shape == (2, *shape)
+    assert obs.dtype == np.uint8
+    assert environments.observation_space.shape == shape
+    assert environments.step(np.zeros(2, np.int64)).obs.shape == (2, *shape)
+    environments.close()
+
+
+@pytest.mark.parametrize("vector", POOLS)
+def test_each_option_changes_the_game(vector: str) -> None:
+    usual = play(vector, "BreakoutNoFrameskip-v4", 150)
+    slower = play(vector, "BreakoutNoFrameskip-v4", 150, frame_skip=2)
+    assert slower.terminated != usual.terminated
+    sticky = play(vector, "BreakoutNoFrameskip-v4", 150, sticky_actions=0.5)
+    assert not np.array_equal(sticky.obs, usual.obs)
+    idle = play(vector, "BreakoutNoFrameskip-v4", 150, fire_reset=False)
+    assert not np.array_equal(idle.obs[:20], usual.obs[:20])
+    full = make_environments("BreakoutNoFrameskip-v4", vector=vector, atari=AtariOptions(full_action_space=True))
+    assert full.action_space.n == 18  # type: ignore[attr-defined]
+    full.close()
+    if vector != "envpool":
+        # Of two frames the brighter pixels: never darker than the second alone.
+        single = play(vector, "SeaquestNoFrameskip-v4", 40, max_pool=False, episodic_life=False)
+        both = play(vector, "SeaquestNoFrameskip-v4", 40, episodic_life=False)
+        assert (both.obs.astype(int) - single.obs >= -1).mean() > 0.999
+        assert (both.obs > single.obs).any()
+
+
+@pytest.mark.parametrize("vector", POOLS)
+def test_idle_frames_make_games_begin_differently_and_the_time_limit_truncates(vector: str) -> None:
+    options = AtariOptions(max_episode_steps=20)
+    environments = make_environments("SeaquestNoFrameskip-v4", num_envs=6, vector=vector, atari=options)
+    environments.reset(1)
+    ends, truncated = [], 0
+    for _ in range(60):
+        step = environments.step(np.zeros(6, np.int64))
+        truncated += int(step.truncated.sum())
+        ends += [episode.length for episode in step.episodes]
+    assert truncated == len(ends) >= 10
+    assert max(ends) <= 20
+    assert min(ends) >= 12  # idle frames count for the clock of the game, not for the length
+    firsts = environments.reset(2)
+    assert len({row[-1].tobytes() for row in firsts}) > 1
+    environments.close()
+
+
+def test_the_same_seed_gives_the_same_games() -> None:
+    for vector in ("inprocess", "native"):
+        first, again = (play(vector, "BreakoutNoFrameskip-v4", 60, noop_max=30) for _ in range(2))
+        assert np.array_equal(first.obs, again.obs)
+
+
+@pytest.mark.parametrize(
+    ("env", "rom"),
+    [
+        ("PongNoFrameskip-v4", "pong"),
+        ("ALE/MsPacman-v5", "ms_pacman"),
+        ("Pong-v5", "pong"),
+        ("SpaceInvaders-v5", "space_invaders"),
+        ("CartPole-v1", None),
+        ("HalfCheetah-v4", None),
+        ("ALE/Pong-ram-v5", None),
+    ],
+)
+def test_names_of_games(env: str, rom: str | None) -> None:
+    assert rom_of(env) == rom
+    assert (find_family(env).name == "atari") == (rom is not None or env.startswith("ALE/"))
+
+
+def test_the_fastest_pool_is_the_default() -> None:
+    family = find_family("PongNoFrameskip-v4")
+    assert choose_vector("PongNoFrameskip-v4", 8, family) == "native"
+    config = resolve("Pong-v5", {}).config
+    assert (config.vector, config.encoder, config.trunk, config.clip, config.num_envs) == ("native", "nature", "shared", 0.1, 8)
+
+
+def test_what_can_not_be_is_refused_in_one_line() -> None:
+    with pytest.raises(ProxRLError, match="unknown environment 'PingNoFrameskip-v4'; did you mean PongNoFrameskip-v4"):
+        check_env("PingNoFrameskip-v4")
+    with pytest.raises(ProxRLError, match="--frame-skip is for Atari games, and CartPole-v1 is none"):
+        resolve("CartPole-v1", {"frame_skip": 2})
+    with pytest.raises(ProxRLError, match="--env-kwargs are not for Atari games"):
+        make_environments("PongNoFrameskip-v4", {"mode": 1})
+    with pytest.raises(ProxRLError, match="EnvPool needs --noop-max 1"):
+        make_environments("Pong-v5", vector="envpool", atari=AtariOptions(noop_max=0))
+    with pytest.raises(ProxRLError, match="--no-max-pool"):
+        make_environments("Pong-v5", vector="envpool", atari=AtariOptions(max_pool=False))
+
+
+def test_a_game_that_is_reset_in_the_middle_begins_anew() -> None:
+    """A reset that does not follow a lost life is a new game, as when an evaluation begins."""
+    game = ClassicAtari("breakout", AtariOptions(noop_max=0))
+    first, _ = game.reset(seed=1)
+    for _ in range(30):
+        obs, _, terminated, _, info = game.step(2)
+        if terminated:
+            assert info == {"whole_episode": None}
+            obs, _ = game.reset()
+    assert not np.array_equal(obs, first)
+    assert np.array_equal(game.reset(seed=1)[0], first)
+    game.close()
+
+
+@pytest.mark.parametrize("vector", POOLS)
+def test_training_goes_through_frames_stored_once(vector: str, tmp_path: Any) -> None:
+    settings: dict[str, Any] = {"num_envs": 2, "rollout_steps": 16, "num_minibatches": 2, "epochs": 1, "total_steps": 64}
+    result = proxrl.train("Breakout-v5", vector=vector, runs_dir=tmp_path, quiet=True, tensorboard=False, **settings)
+    assert result.finished
+    tensors, state = saved(result.path)
+    assert tuple(tensors["policy.actor.convolutions.0.weight"].shape) == (32, 4, 8, 8)
+    agent = proxrl.load(result.path)
+    assert agent.act(np.zeros((4, 84, 84), np.uint8)) in range(4)
+    assert agent.act(np.zeros((5, 4, 84, 84), np.uint8)).shape == (5,)
+    assert state["observation_space"]["shape"] == [4, 84, 84]

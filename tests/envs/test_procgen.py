@@ -1,0 +1,62 @@
+"""Procgen through EnvPool: names, levels, and the command that helps where Qt is missing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxrl
+from proxrl.envs.envpool import EnvPoolEnvs
+from proxrl.envs.registry import find_family, make_environments
+from proxrl.errors import ProxRLError
+from proxrl.launch import resolve
+
+pytest.importorskip("envpool", reason="Procgen needs EnvPool")
+
+
+@pytest.fixture(scope="module")
+def qt() -> None:
+    try:
+        make_environments("CoinrunEasy-v0").close()
+    except ProxRLError as error:
+        pytest.skip(str(error))
+
+
+def test_the_preset_is_that_of_procgen() -> None:
+    assert find_family("StarpilotHard-v0").name == "procgen"
+    config = resolve("StarpilotHard-v0", {}).config
+    assert (config.encoder, config.gamma, config.normalize_rewards, config.vector) == ("impala", 0.999, True, "envpool")
+
+
+def test_a_missing_qt_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> Any:
+        raise ImportError("EnvPool Procgen requires the system Qt 5 runtime on Linux.")
+
+    monkeypatch.setattr("envpool.make_spec", missing)
+    with pytest.raises(ProxRLError, match="sudo apt install libqt5gui5"):
+        EnvPoolEnvs("CoinrunEasy-v0", 1)
+
+
+@pytest.mark.usefixtures("qt")
+def test_levels_are_those_asked_for() -> None:
+    def seen(**kwargs: int) -> set[bytes]:
+        environments = make_environments("CoinrunEasy-v0", kwargs, num_envs=16)
+        first = environments.reset(1)
+        assert first.shape == (16, 3, 64, 64)
+        environments.close()
+        return {row.tobytes() for row in first}
+
+    assert len(seen(num_levels=1, start_level=7)) == 1
+    assert seen(num_levels=1, start_level=7) != seen(num_levels=1, start_level=8)
+    assert len(seen(num_levels=0)) > 8
+
+
+@pytest.mark.usefixtures("qt")
+@pytest.mark.timeout(300)
+def test_training_reads_pictures_and_plays(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"num_envs": 4, "rollout_steps": 16, "num_minibatches": 2, "epochs": 1, "total_steps": 128}
+    result = proxrl.train("BigfishEasy-v0", runs_dir=tmp_path, quiet=True, tensorboard=False, **settings)
+    assert result.finished
+    agent = proxrl.load(result.path)
+    assert agent.act(np.zeros((3, 64, 64), np.uint8)) in range(15)
