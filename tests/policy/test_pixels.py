@@ -3,13 +3,16 @@
 import math
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from harness import assemble, collect, train
 from proxrl.build import CARRIED, build_compute
 from proxrl.config import Config
+from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.errors import ProxRLError
 from proxrl.policy.encoders import MLP
 from proxrl.policy.flat import FlatParameters
@@ -76,8 +79,13 @@ def test_encoders_that_do_not_fit_are_refused(space: Any, name: str, words: str)
 def test_bytes_become_unit_floats_with_the_channels_first_in_shape_and_last_in_memory(space: spaces.Box) -> None:
     images = random_images(space)
     floats = ToFloat(space)(images)
-    expected = images.numpy() / 255 if space is ATARI else images.numpy().transpose(0, 3, 1, 2) / 255
-    assert np.allclose(floats, expected, atol=1e-6)
+    expected = images if space is ATARI else images.permute(0, 3, 1, 2)
+    assert torch.equal(floats, expected.float())
+    # The scale is in the first layer, of every encoder.
+    for encoder in (NatureCNN(space), SmallCNN(space), ImpalaCNN(space)):
+        first: Any = encoder.convolutions[0]
+        plain = torch.nn.functional.conv2d(floats / 255, first.weight, first.bias, first.stride, first.padding)
+        assert torch.allclose(first(floats), plain, atol=1e-4)
     assert floats.is_contiguous(memory_format=torch.channels_last)
     assert images.dtype == torch.uint8
 
@@ -164,6 +172,44 @@ def test_bfloat16_is_refused_where_the_cpu_lacks_it_and_close_where_it_has_it() 
     values = [c.values(images) for c in (compute, plain)]  # type: ignore[attr-defined]
     assert values[0].dtype == torch.float32
     assert torch.allclose(*values, atol=0.05)
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_what_acting_remembers_is_what_evaluating_computes(stack: int) -> None:
+    class Frames(gymnasium.Env):
+        observation_space = spaces.Box(0, 255, (4, 40, 40), np.uint8)
+        action_space = spaces.Discrete(3)
+
+        def look(self) -> Any:
+            frame = self.np_random.integers(0, 256, (1, 40, 40), dtype=np.uint8)
+            self.stack = np.concatenate([self.stack[1:], frame])
+            return self.stack
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.stack, self.time = np.zeros((4, 40, 40), np.uint8), 0
+            return self.look(), {}
+
+        def step(self, action: Any) -> Any:
+            self.time += 1
+            return self.look(), 1.0, False, self.time == 5, {}
+
+    config = Config(num_envs=2, rollout_steps=12, num_minibatches=2, total_steps=48)
+    parts = assemble(config, InProcessEnvs([Frames] * 2, frame_stack=stack))
+    assert parts.policy.critic is None
+    rollout = collect(parts)
+    kept = parts.compute.remembered  # type: ignore[attr-defined]
+    assert len(kept) == 12
+    quick = parts.compute.evaluate(rollout)
+    assert parts.compute.remembered == []  # type: ignore[attr-defined]
+    again = parts.compute.evaluate(rollout)
+    for ours, theirs in zip(quick[1:], again[1:], strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
+    rows = torch.tensor([3, 17, 0])
+    assert torch.equal(quick.obs[rows], torch.from_numpy(np.stack([rollout.obs[t] for t in range(12)])).flatten(0, 1)[rows])
+    before = parts.parameters.values.clone()
+    train(parts)
+    assert not torch.equal(parts.parameters.values, before)
 
 
 def test_first_policy_on_images_is_nearly_uniform() -> None:

@@ -67,7 +67,7 @@ class Collector:
         final_times: list[int] = []
         final_envs: list[int] = []
         final_rows: list[Tree] = []
-        self.compute.freeze()
+        self.compute.freeze(remember=True)
         obs, act, step_environments = tree_map(lambda buffer: buffer[0], self.obs), self.compute.act, self.environments.step
         for t in range(self.steps):
             if t % noise_steps == 0:

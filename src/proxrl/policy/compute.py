@@ -50,8 +50,10 @@ class Compute(Protocol):
 
     library: ClassVar[Any]
 
-    def freeze(self) -> None:
-        """A rollout begins: read the statistics that hold until its update ends."""
+    def freeze(self, remember: bool = False) -> None:
+        """A rollout begins: read the statistics that hold until its update ends, and where it pays keep what acting computes for
+        `evaluate`.
+        """
 
     def initial_state(self, num_envs: int) -> State: ...
 
@@ -85,9 +87,14 @@ class TorchCompute:
         for network in (policy.actor, policy.critic):
             if compiled and network is not None:
                 network.compile()
+        self.freeze()
 
-    def freeze(self) -> None:
-        """Statistics are read from the policy's buffers, which nobody changes meanwhile."""
+    def freeze(self, remember: bool = False) -> None:
+        """Statistics are read from the policy's buffers, which nobody changes meanwhile. Where policy and value share their
+        network, acting has all but computed what `evaluate` wants.
+        """
+        self.remembers = remember and self.policy.critic is None
+        self.remembered: list[tuple[Tensor, Tensor]] = []
 
     def initial_state(self, num_envs: int) -> State:
         return self.policy.memory.initial_state(num_envs)
@@ -97,8 +104,13 @@ class TorchCompute:
         self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
     ) -> tuple[NDArray[Any], State]:
         with self.precision():
-            distribution, state = self.policy.act(self.prepared(obs), state, self.array(starts))
+            if self.remembers:
+                distribution, value, state = self.policy.core(self.prepared(obs), state, self.array(starts))
+            else:
+                distribution, state = self.policy.act(self.prepared(obs), state, self.array(starts))
         action = distribution.mode() if noise is None else distribution.sample(self.array(noise))
+        if self.remembers:
+            self.remembered.append((distribution.log_prob(action), value.float()))
         return action.cpu().numpy(), state
 
     @torch.no_grad()
@@ -107,13 +119,9 @@ class TorchCompute:
         rows = self.policy.preprocess(tree_map(self.rows, rollout.obs))
         obs = tree_map(lambda leaf: leaf[:-num_envs], rows)
         action = self.array(rollout.action).flatten(0, 1)
-        log_probs, values = [], []
-        # In parts, because the first layer of a network on images takes more memory than all images of a rollout.
-        for part in parts_of(rows, steps * num_envs):
-            distribution, value = self.core(tree_map(lambda leaf, part=part: dense(leaf[part]), rows))
-            log_probs.append(distribution.log_prob(action[part]))
-            values.append(value)
-        log_prob, value = (torch.cat(column).view(steps, num_envs) for column in (log_probs, values))
+        pairs = self.remembered or self.evaluate_parts(rows, action)
+        self.remembered = []
+        log_prob, value = (torch.cat(column).view(steps, num_envs) for column in zip(*pairs, strict=True))
         last = self.values(tree_map(lambda leaf: dense(leaf[-num_envs:]), rows))
         next_value = torch.cat([value[1:], last[None]])
         t, n = (self.array(index) for index in rollout.final_index)
@@ -122,6 +130,16 @@ class TorchCompute:
         else:
             next_value[t, n] = value[t, n]
         return Evaluation(obs, action, log_prob, value, next_value)
+
+    def evaluate_parts(self, rows: Tree, action: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Log-probabilities and values part by part: the first layer of a network on images takes more memory than all images
+        of a rollout.
+        """
+        pairs = []
+        for part in parts_of(rows, len(action)):
+            distribution, value = self.core(tree_map(lambda leaf, part=part: dense(leaf[part]), rows))
+            pairs.append((distribution.log_prob(action[part]), value))
+        return pairs
 
     def core(self, obs: Tree) -> tuple[Distribution, Tensor]:
         """In the run's precision; what comes out is single again, because the loss takes differences of near numbers."""

@@ -1,4 +1,4 @@
-"""Images in, features out. Bytes stay bytes until here: scaling to [0, 1] is the first thing that a network does.
+"""Images in, features out. Bytes stay bytes until here: scaling them to [0, 1] is part of a network's first layer.
 
 Tensors are laid out with the channels last, in which convolutions on a CPU and on recent GPUs are fastest; shapes are those of
 torch, [B, channels, height, width], all the same.
@@ -11,6 +11,7 @@ import gymnasium
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 from proxrl.errors import ProxRLError
 from proxrl.policy.encoders import MLP, orthogonal
@@ -22,7 +23,7 @@ SMALLEST_NATURE = 36  # what three strided convolutions leave something of
 
 
 class ToFloat(nn.Module):
-    """Bytes [B, channels, height, width], or with the channels last, as floats in [0, 1]."""
+    """Bytes [B, channels, height, width], or with the channels last in shape too, as floats of the same values."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         super().__init__()
@@ -33,7 +34,14 @@ class ToFloat(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.last else obs
-        return image.contiguous(memory_format=torch.channels_last).float().mul_(1 / 255)
+        return image.float().contiguous(memory_format=torch.channels_last)
+
+
+class FirstConvolution(nn.Conv2d):
+    """On bytes. To scale them to [0, 1] (Atari detail 9) it divides its few weights by 255, not the many pixels."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return conv2d(image, self.weight / 255, self.bias, self.stride, self.padding)
 
 
 class ImageEncoder(nn.Module):
@@ -73,8 +81,8 @@ class NatureCNN(ImageEncoder):
             raise ProxRLError(
                 f"--encoder nature needs images of {SMALLEST_NATURE} pixels or more each way, not {height} x {width}; use small"
             )
-        shapes = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        return nn.Sequential(*(layer for shape in shapes for layer in (nn.Conv2d(*shape), nn.ReLU())))
+        first, second, third = FirstConvolution(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), third, nn.ReLU())
 
 
 class SmallCNN(ImageEncoder):
@@ -83,7 +91,7 @@ class SmallCNN(ImageEncoder):
     output_size = 128
 
     def layers(self, channels: int) -> nn.Sequential:
-        first, second = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        first, second = FirstConvolution(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1)
         return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 
@@ -95,8 +103,9 @@ class ImpalaCNN(ImageEncoder):
 
     def layers(self, channels: int) -> nn.Sequential:
         blocks: list[nn.Module] = []
-        for wider in (16, 32, 32):
-            blocks += [nn.Conv2d(channels, wider, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
+        for number, wider in enumerate((16, 32, 32)):
+            convolution = (FirstConvolution if number == 0 else nn.Conv2d)(channels, wider, 3, padding=1)
+            blocks += [convolution, nn.MaxPool2d(3, stride=2, padding=1)]
             blocks += [Residual(wider), Residual(wider)]
             channels = wider
         return nn.Sequential(*blocks, nn.ReLU())

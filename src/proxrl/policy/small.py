@@ -168,7 +168,7 @@ class NumpyCompute:
         self.head = _Gaussian(head) if isinstance(head, GaussianHead) else _Categorical()
         self.freeze()
 
-    def freeze(self) -> None:
+    def freeze(self, remember: bool = False) -> None:
         self.head.freeze()
         parts = self.policy.preprocess
         if self.policy.masked:
