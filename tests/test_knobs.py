@@ -70,7 +70,7 @@ def test_every_setting_is_read_somewhere() -> None:
         if field.name == "engine":
             continue  # has one choice so far, and validation reads that
         # As an attribute, or by its name in text, as schedules and own parts are.
-        assert re.search(rf'(config|self|now|resolved)\.{field.name}\b|"{field.name}"', outside), field.name
+        assert re.search(rf'(config|self|now|resolved|options)\.{field.name}\b|"{field.name}"', outside), field.name
 
 
 # --- epochs and optimisers ----------------------------------------------------------------------------------------------------
