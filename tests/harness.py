@@ -12,17 +12,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from proxrl import ppo
-from proxrl.build import CARRIED, Parts, build_compute
-from proxrl.collect.normalize import RewardScaler
-from proxrl.collect.rollout import Collector
+from proxrl import build, ppo
+from proxrl.build import Parts
 from proxrl.config import Config
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.gymnasium import InProcessEnvs
-from proxrl.policy.flat import FlatParameters
-from proxrl.policy.networks import make_policy
-from proxrl.policy.optimizers import Optimizer
-from proxrl.steering import Steering
 from proxrl.types import Rollout, Step
 from proxrl.world.solo import Solo
 
@@ -169,22 +163,7 @@ def run_ranks(size: int, function: Callable[[ThreadWorld], Any]) -> list[Any]:
 def assemble(config: Config, environments: Any, world: Any = None, first_env: int = 0) -> Parts:
     """What build() makes, around a pool and a world of the test's own."""
     with _GLOBAL_GENERATOR:
-        policy = make_policy(config, environments.observation_space, environments.action_space)
-    parameters = FlatParameters(policy.groups(), CARRIED)
-    compute = build_compute(config, policy, parameters)
-    return Parts(
-        config=config,
-        world=world or Solo(),
-        environments=environments,
-        first_env=first_env,
-        policy=policy,
-        parameters=parameters,
-        compute=compute,
-        optimizer=Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum),
-        steering=Steering(config.adaptive_kl, config.adaptive_learning_rate),
-        reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
-        collector=Collector(environments, compute, policy, config.rollout_steps, config.resets == "hard"),
-    )
+        return build.assemble(config, environments, world or Solo(), torch.device("cpu"), first_env)
 
 
 def collect(parts: Parts, iteration: int = 0, budget: int = 10**9) -> Rollout:

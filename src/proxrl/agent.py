@@ -42,7 +42,6 @@ class Agent:
                 " was it made by another version, or has the code of your own networks changed?"
             ) from error
         self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups(), CARRIED))
-        self.compute.freeze()
         self.rng = generator(config.seed, Purpose.EVALUATION)
         self.reset()
 

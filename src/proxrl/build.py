@@ -67,25 +67,30 @@ def build(config: Config, env: str | Callable[..., Any]) -> Parts:
     device = build_device(config.device)
     environments = build_environments(config, env, config.num_envs)
     try:
-        policy = make_policy(config, environments.observation_space, environments.action_space).to(device)
-        parameters = FlatParameters(policy.groups(), CARRIED)
-        compute = build_compute(config, policy, parameters)
-        return Parts(
-            config=config,
-            world=world,
-            environments=environments,
-            first_env=0,
-            policy=policy,
-            parameters=parameters,
-            compute=compute,
-            optimizer=Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum),
-            steering=Steering(config.adaptive_kl, config.adaptive_learning_rate),
-            reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
-            collector=Collector(environments, compute, policy, config.rollout_steps, config.resets == "hard"),
-        )
+        return assemble(config, environments, world, device)
     except BaseException:
         environments.close()
         raise
+
+
+def assemble(config: Config, environments: Environments, world: World, device: torch.device, first_env: int = 0) -> Parts:
+    """The parts around a pool of environments."""
+    policy = make_policy(config, environments.observation_space, environments.action_space).to(device)
+    parameters = FlatParameters(policy.groups(), CARRIED)
+    compute = build_compute(config, policy, parameters)
+    return Parts(
+        config=config,
+        world=world,
+        environments=environments,
+        first_env=first_env,
+        policy=policy,
+        parameters=parameters,
+        compute=compute,
+        optimizer=Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum),
+        steering=Steering(config.adaptive_kl, config.adaptive_learning_rate),
+        reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
+        collector=Collector(environments, compute, policy, config.rollout_steps, config.resets == "hard"),
+    )
 
 
 def build_environments(config: Config, env: str | Callable[..., Any], num_envs: int) -> Environments:

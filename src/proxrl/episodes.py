@@ -15,10 +15,7 @@ from proxrl.probe import Moment
 LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and step sizes are made for
 KEPT_ROWS, KEPT_SIZE = 5000, 1024  # observations looked at for their scale; larger ones are images
 FEWEST = 3  # episodes that must agree before it is no coincidence
-FEWEST_NUMBERS, FEWEST_CATEGORIES = (
-    10,
-    100,
-)  # observations that must agree: flags may be set rarely, measurements vary
+FEWEST_NUMBERS, FEWEST_CATEGORIES = 10, 100  # observations that must agree: flags may be set rarely
 
 
 class Numbers:

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proxrl.leaves import describe_form, entry, named_leaves
-from proxrl.masks import MASK, Bits, flatten_mask, total_choices
+from proxrl.masks import MASK, Bits, flatten_mask, group_sizes, total_choices
 from proxrl.spaces import choices, space_tree
 from proxrl.tree import tree_map
 
@@ -51,7 +51,7 @@ class Masks:
         """The first discrete part of the action that may be nothing at all, by name."""
         begin = 0
         for path, leaf in named_leaves(self.action_space):
-            for index, size in enumerate(_sizes(leaf)):
+            for index, size in enumerate(group_sizes(leaf)):
                 if self.bits is not None and not self.bits[begin : begin + size].any():
                     return path + entry(leaf.shape or (), index)
                 begin += size
@@ -74,22 +74,13 @@ class Masks:
         start = np.ravel(getattr(leaf, "start", 0))  # a MultiBinary has none
         chosen = np.ravel(value).astype(np.int64) - start
         begin = 0
-        for part, size in enumerate(_sizes(leaf)):
+        for part, size in enumerate(group_sizes(leaf)):
             allowed = np.flatnonzero(bits[begin : begin + size])
             if len(allowed) and chosen[part] not in allowed:
                 chosen[part] = self._random.choice(allowed)
             begin += size
         whole: NDArray[Any] = (chosen + start).reshape(leaf.shape or ()).astype(leaf.dtype)
         return whole[()] if isinstance(leaf, spaces.Discrete) else whole  # a number, as `sample` gives it
-
-
-def _sizes(space: gymnasium.Space) -> list[int]:
-    """How many choices each discrete part of a leaf has: one of them is taken."""
-    if isinstance(space, spaces.MultiDiscrete):
-        return [int(size) for size in space.nvec.ravel()]
-    if isinstance(space, spaces.MultiBinary):
-        return [2] * (choices(space) // 2)
-    return [int(space.n)] if isinstance(space, spaces.Discrete) else []
 
 
 class Legal(gymnasium.Wrapper):

@@ -50,7 +50,7 @@ def _leaf_bits(space: gymnasium.Space, mask: Any) -> Iterator[Bits]:
     elif isinstance(space, spaces.MultiBinary):
         yield _binary_bits(mask, space)
     elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list) and any(map(_nested, mask)):
-        parts, sizes = list(_deep(mask)), _group_sizes(space)
+        parts, sizes = list(_deep(mask)), group_sizes(space)
         if len(parts) != len(sizes):
             raise ValueError(f"the action mask has {len(parts)} parts, but the MultiDiscrete has {len(sizes)} entries")
         yield from map(_bits, parts, sizes)
@@ -101,7 +101,7 @@ class Guard:
 
     def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
         self.masked = isinstance(observation_space, Masked)
-        sizes = [size for leaf in tree_leaves(space_tree(action_space)) for size in _group_sizes(leaf)]
+        sizes = [size for leaf in tree_leaves(space_tree(action_space)) for size in group_sizes(leaf)]
         self.begins = np.cumsum([0, *sizes[:-1]])
         total = total_choices(action_space)
         if isinstance(observation_space, Masked) and observation_space.choices != total:
@@ -119,7 +119,7 @@ class Guard:
             )
 
 
-def _group_sizes(space: gymnasium.Space) -> list[int]:
+def group_sizes(space: gymnasium.Space) -> list[int]:
     """The choices of which one each must be allowed."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]

@@ -1,5 +1,6 @@
 """Three ways to play a game agree, options do what they say, and returns are those of whole games."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 import proxrl
 from commands import saved
+from proxrl.config import Config
 from proxrl.envs.atari import AtariOptions, ClassicAtari, rom_of
 from proxrl.envs.registry import check_env, choose_vector, find_family, make_environments
 from proxrl.errors import ProxRLError
@@ -166,6 +168,11 @@ def test_names_of_games(env: str, rom: str | None) -> None:
     assert (find_family(env).name == "atari") == (rom is not None or env.startswith("ALE/"))
 
 
+def test_options_and_settings_have_the_same_defaults() -> None:
+    config = Config()
+    assert all(getattr(config, spec.name) == spec.default for spec in dataclasses.fields(AtariOptions))
+
+
 def test_the_fastest_pool_is_the_default() -> None:
     family = find_family("PongNoFrameskip-v4")
     assert choose_vector("PongNoFrameskip-v4", 8, family) == "native"
@@ -180,6 +187,8 @@ def test_what_can_not_be_is_refused_in_one_line() -> None:
         resolve("CartPole-v1", {"frame_skip": 2})
     with pytest.raises(ProxRLError, match="--env-kwargs are not for Atari games"):
         make_environments("PongNoFrameskip-v4", {"mode": 1})
+    with pytest.raises(ProxRLError, match="--action-mask info: Atari games allow every action"):
+        make_environments("PongNoFrameskip-v4", action_mask="info")
     with pytest.raises(ProxRLError, match="EnvPool needs --noop-max 1"):
         make_environments("Pong-v5", vector="envpool", atari=AtariOptions(noop_max=0))
     with pytest.raises(ProxRLError, match="--no-max-pool"):

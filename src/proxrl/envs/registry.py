@@ -175,7 +175,7 @@ def choose_vector(env: EnvName, num_envs: int, family: Family, env_kwargs: dict[
     if not isinstance(env, str):
         return "inprocess"
     if family is ATARI:
-        # ale-py's pool takes about as long for 8 games as EnvPool's, and in less than a third of the time of single games.
+        # Four games of Pong on 2 busy cores: 1,628 steps/s in ale-py's pool, 1,384 in EnvPool, 1,210 as single games.
         return "native" if ale_installed() else "envpool"
     if family is DM or (":" not in env and env not in gymnasium.registry):
         return "envpool"
@@ -206,7 +206,7 @@ def make_environments(
     if vector == "auto":
         vector = choose_vector(env, num_envs, family, kwargs)
     if family is ATARI and isinstance(env, str):
-        return _make_atari(env, kwargs, num_envs, vector, num_workers, first_env, atari or AtariOptions())
+        return _make_atari(env, kwargs, num_envs, vector, num_workers, first_env, action_mask, atari or AtariOptions())
     if isinstance(env, str) and vector != "envpool" and env not in gymnasium.registry and ":" not in env:
         raise ProxRLError(f"only EnvPool has {env}; use --vector envpool")
     if vector in ("envpool", "native") and action_mask not in ("auto", "off"):
@@ -233,8 +233,17 @@ def make_environments(
 
 
 def _make_atari(
-    env: str, kwargs: dict[str, Any], num_envs: int, vector: str, num_workers: int | None, first_env: int, options: AtariOptions
+    env: str,
+    kwargs: dict[str, Any],
+    num_envs: int,
+    vector: str,
+    num_workers: int | None,
+    first_env: int,
+    action_mask: str,
+    options: AtariOptions,
 ) -> Environments:
+    if action_mask not in ("auto", "off"):
+        raise ProxRLError(f"--action-mask {action_mask}: Atari games allow every action at any time; leave it out")
     if kwargs:
         raise ProxRLError("--env-kwargs are not for Atari games, whose options are flags of their own (proxrl train --help)")
     rom = rom_of(env) or ""  # `check_env` has seen to it that there is one

@@ -6,8 +6,8 @@ An own part is named by `module:callable`, so that config.toml can name it too:
 --policy   build(observation_space, action_space, **kwargs)  from observations to what the head takes [B, action_inputs]
 --value    build(observation_space, **kwargs)                from observations to values [B] or [B, 1]
 
-The observation space that they get is that of prepared observations: float Boxes of the observation's own shapes, one-hot
-vectors for discrete entries, in the same Dicts and Tuples. So is what their modules are called with.
+The observation space that they get is that of prepared observations: float Boxes of the observation's own shapes, bytes where
+it is an image, one-hot vectors for discrete entries, in the same Dicts and Tuples. So is what their modules are called with.
 """
 
 from typing import Any

@@ -96,7 +96,7 @@ class SmallCNN(ImageEncoder):
 
 
 class ImpalaCNN(ImageEncoder):
-    """The residual network of the IMPALA paper (Procgen detail 3), with torch's own first weights, as the reference has them."""
+    """The residual network of the IMPALA paper, with torch's own first weights, as the reference has them."""
 
     output_size = 256
     gain = None
