@@ -490,3 +490,19 @@ def test_every_metric_of_every_knob_is_a_number() -> None:
     settings = {"value_epochs": 3, "kl_coef": 1.0, "adaptive_kl": 0.01, "adaptive_learning_rate": 0.01, "accumulate": 2}
     session = train(make_parts(**settings, clip=None, clip_bootstrap=1.0, resets="hard", weight_decay=0.01))
     assert all(math.isfinite(value) for metrics in session.metrics for value in metrics.values())
+
+
+def test_compile_is_for_the_networks_and_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda network: compiled.append(network))
+    policy = make_parts(compile=True).policy
+    assert compiled == [policy.actor, policy.critic]
+    make_parts(compute="autograd")
+    assert len(compiled) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_compiled_networks_learn_the_same() -> None:
+    plain, compiled = (updated(compute="autograd", compile=on)[0].parameters.values for on in (False, True))
+    assert torch.allclose(plain, compiled, atol=1e-4)
