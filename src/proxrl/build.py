@@ -12,6 +12,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from proxrl.allocator import keep_freed_memory
 from proxrl.collect.normalize import RewardScaler
 from proxrl.collect.rollout import Collector
 from proxrl.config import Config
@@ -148,6 +149,8 @@ def arithmetic(config: Config, policy: Policy | None = None) -> Iterator[None]:
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     small = policy is None or is_small(policy, config)
     torch.set_num_threads(config.threads or (1 if small else TORCH_THREADS))
+    if not small:
+        keep_freed_memory()
     if config.torch_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it CUDA's matrix products refuse
         torch.use_deterministic_algorithms(True)
