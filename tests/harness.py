@@ -115,6 +115,7 @@ class ThreadWorld:
 
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, slots: list[Any]) -> None:
         self.rank, self.size, self.wait, self.slots = rank, size, barrier.wait, slots
+        self.kind, self.local_rank, self.local_size = "threads", rank, size
 
     def gather(self, value: Any) -> list[Any]:
         self.slots[self.rank] = value
@@ -126,14 +127,11 @@ class ThreadWorld:
     def sum_(self, tensor: Tensor) -> None:
         tensor.copy_(torch.stack(self.gather(tensor.clone())).sum(0))
 
-    def average_(self, tensor: Tensor) -> None:
-        tensor.copy_(torch.stack(self.gather(tensor.clone())).mean(0))
-
     def broadcast_(self, tensor: Tensor) -> None:
         tensor.copy_(self.gather(tensor.clone())[0])
 
-    def barrier(self) -> None:
-        self.wait()
+    def abort(self, code: int) -> None:
+        raise SystemExit(code)
 
 
 def run_ranks(size: int, function: Callable[[ThreadWorld], Any]) -> list[Any]:
@@ -178,8 +176,8 @@ class Counting:
     def __init__(self, parts: Parts, iterations: int | None = None) -> None:
         self.parts, self.most = parts, iterations
         self.step = self.iteration = 0
-        self.episode_counts: Sequence[int] | None = None
-        self.stop_requested = False
+        self.own_episode_counts: Sequence[int] | None = None
+        self.stopping = False
         self.valid: list[NDArray[np.bool_]] = []
         self.metrics: list[dict[str, float]] = []
 
@@ -192,7 +190,7 @@ class Counting:
         self.iteration += 1
         self.valid.append(rollout.valid.copy())
         self.metrics.append(metrics)
-        self.stop_requested = self.iteration == self.most
+        self.stopping = self.iteration == self.most
 
 
 def train(parts: Parts, iterations: int | None = None) -> Counting:

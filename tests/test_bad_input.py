@@ -227,14 +227,6 @@ main(["envs"])
         assert f"pip install 'proxrl[{extra}]'" in done.stdout
 
 
-@pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_several_ranks_are_refused(variable: str, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    monkeypatch.setenv(variable, "2")
-    line = refused("train", "CartPole-v1", "--quiet")
-    assert "started as 2 ranks" in line
-    assert "--num-envs" in line
-
-
 # --- what is on disk ------------------------------------------------------------------------------------------------------
 
 

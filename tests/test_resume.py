@@ -45,7 +45,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def set_step(step: int | None) -> None:
         def stopping(session: Session, *arguments: Any) -> None:
             report(session, *arguments)
-            session.stop_requested = step is not None and session.step >= step
+            session.stopping = step is not None and session.step >= step
 
         monkeypatch.setattr(Session, "report", stopping)
 

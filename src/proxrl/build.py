@@ -1,8 +1,9 @@
 """Config → objects. Every "which class?" is answered here and nowhere else."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from proxrl.config import Config
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import make_environments
-from proxrl.errors import ProxRLError
+from proxrl.errors import AgreedError, ProxRLError
 from proxrl.policy.compute import Compute, TorchCompute
 from proxrl.policy.flat import FlatParameters
 from proxrl.policy.heads import Head
@@ -30,13 +31,13 @@ from proxrl.policy.small import NumpyCompute
 from proxrl.steering import Steering
 from proxrl.types import Terms
 from proxrl.world.api import World
+from proxrl.world.launcher import Launch, launched, meet_by_slurm
+from proxrl.world.mpi import MpiWorld
 from proxrl.world.solo import Solo
+from proxrl.world.torchdist import TorchWorld
 
 # The loss terms that ranks share along with the gradient.
 CARRIED = len(Terms._fields)
-
-# Launchers announce the number of ranks in these variables: Open MPI, MPICH and Intel MPI, torchrun, srun.
-RANK_COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 # One thread is fastest up to about this many activations in a layer; beyond it a second one starts to pay.
 SMALL_LAYER = 2**17
@@ -62,13 +63,14 @@ class Parts:
     collector: Collector
 
 
-def build(config: Config, env: str | Callable[..., Any]) -> Parts:
-    """Everything that training needs; `env` is `config.env`, or the callable it stands for."""
-    world = build_world(config)
-    device = build_device(config.device)
-    environments = build_environments(config, env, config.num_envs)
+def build(config: Config, env: str | Callable[..., Any], world: World | None = None) -> Parts:
+    """Everything that this rank's part of the training needs; `env` is `config.env`, or the callable it stands for."""
+    world = world or Solo()
+    device = build_device(config.device, config.device_ids, world)
+    envs = share(config.num_envs, world)
+    environments = build_environments(config, env, len(envs), envs.start, world)
     try:
-        return assemble(config, environments, world, device)
+        return assemble(config, environments, world, device, envs.start)
     except BaseException:
         environments.close()
         raise
@@ -90,18 +92,33 @@ def assemble(config: Config, environments: Environments, world: World, device: t
         optimizer=Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum),
         steering=Steering(config.adaptive_kl, config.adaptive_learning_rate),
         reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
-        collector=Collector(environments, compute, policy, config.rollout_steps, config.resets == "hard"),
+        collector=Collector(environments, compute, policy, world, config.rollout_steps, first_env, config.resets == "hard"),
     )
 
 
-def build_environments(config: Config, env: str | Callable[..., Any], num_envs: int) -> Environments:
+def share(num_envs: int, world: World) -> range:
+    """Which of all environments are this rank's."""
+    each, rest = divmod(num_envs, world.size)
+    if rest:
+        fits = [count for count in (each * world.size, (each + 1) * world.size) if count]
+        raise AgreedError(
+            f"--num-envs {num_envs} can't be shared equally by {world.size} ranks; use {' or '.join(map(str, fits))},"
+            " or --envs-per-rank"
+        )
+    return range(world.rank * each, (world.rank + 1) * each)
+
+
+def build_environments(
+    config: Config, env: str | Callable[..., Any], num_envs: int, first_env: int = 0, world: World | None = None
+) -> Environments:
     """As many as asked for of the run's environment: evaluation wants another number than training."""
     return make_environments(
         env,
         config.env_kwargs,
         num_envs,
         config.vector,
-        config.num_workers,
+        config.num_workers or cores(world or Solo()),
+        first_env,
         max_episode_steps=config.max_episode_steps,
         action_mask=config.action_mask,
         atari=AtariOptions(**{field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)}),
@@ -109,25 +126,74 @@ def build_environments(config: Config, env: str | Callable[..., Any], num_envs: 
 
 
 def build_world(config: Config) -> World:
-    """One rank. A launcher of several must not start that many runs that overwrite each other."""
-    counts = [os.environ.get(name, "") for name in RANK_COUNTS]
-    ranks = max(int(count) if count.isdigit() else 1 for count in counts)
-    if ranks > 1 and config.world == "auto":
+    """The ranks that the launcher started together with this one, or this one alone."""
+    launch = launched()
+    kind = launch.kind if config.world == "auto" else config.world
+    if kind == "solo":
+        return Solo()
+    if launch.size == 1:
+        starter = "mpirun -n 2" if kind == "mpi" else "torchrun --nproc-per-node 2 -m"
+        raise ProxRLError(f"--world {kind}, but no launcher has started several ranks; use {starter} proxrl train ...")
+    if kind == "mpi" and launch.launcher == "torchrun":
+        raise ProxRLError("--world mpi, but torchrun started this; use mpirun, or leave --world out")
+    if kind == "torch" and launch.kind == "mpi" and launch.launcher != "srun":
+        raise ProxRLError(f"--world torch, but {launch.launcher} started this; use torchrun or srun, or leave --world out")
+    try:
+        world = join_world(kind, launch, uses_nccl(config))
+    except ProxRLError:
+        if launch.rank:
+            raise SystemExit(2) from None  # rank 0 has the same to say
+        raise
+    if world.size != launch.size:
+        # Each process would train a run of its own, in the folder of the others.
         raise ProxRLError(
-            f"started as {ranks} ranks, but this version trains with one: use --num-envs for more environments,"
-            " or --world solo with a --seed or --name per rank to train independent runs"
+            f"{launch.launcher} started {launch.size} ranks, but MPI knows of {world.size}: it is not of the library that mpi4py"
+            " loads; use that library's mpirun, srun --mpi=pmix, or --world torch with srun or torchrun"
         )
-    return Solo()
+    return world
 
 
-def build_device(name: str) -> torch.device:
+def uses_nccl(config: Config) -> bool:
+    """Which knows no two ranks on one GPU; gloo does."""
+    return config.device.startswith("cuda") and len(set(config.device_ids or ())) == len(config.device_ids or ())
+
+
+@functools.cache
+def join_world(kind: str, launch: Launch, nccl: bool) -> World:
+    """Once per process: a program that trains several times stays among the same ranks."""
+    if kind == "mpi":
+        return MpiWorld()
+    if launch.launcher == "srun":
+        meet_by_slurm(os.environ)
+    return TorchWorld(launch.rank, launch.size, nccl)
+
+
+def build_device(name: str, ids: Sequence[int] | None = None, world: World | None = None) -> torch.device:
+    world = world or Solo()
     try:
         device = torch.device(name)
+        index = device_index(world, ids, torch.cuda.device_count()) if name == "cuda" else None
+        device = device if index is None else torch.device(name, index)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ProxRLError(f"--device {name} can't be used here ({reason}); --device cpu always works") from None
+        several = "; --device-ids 0 0 1 1 lets ranks share" if world.local_size > 1 and name.startswith("cuda") else ""
+        raise ProxRLError(f"--device {name} can't be used here ({reason}); --device cpu always works{several}") from None
     return device
+
+
+def device_index(world: World, ids: Sequence[int] | None, visible: int) -> int | None:
+    """Of several ranks on a host each takes the GPU of its own number, or the one that `ids` has in its place."""
+    if ids is not None:
+        return ids[world.local_rank % len(ids)]
+    # Where Slurm shows each rank only its own, that one is the first.
+    return world.local_rank if world.local_size > 1 and visible > 1 else None
+
+
+def cores(world: World) -> int:
+    """This rank's share of the host's cores, or what its launcher has bound it to if that is fewer."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(bound, (os.cpu_count() or 1) // world.local_size))
 
 
 def is_small(policy: Policy, config: Config) -> bool:
@@ -139,7 +205,7 @@ def is_small(policy: Policy, config: Config) -> bool:
 
 
 @contextmanager
-def arithmetic(config: Config, policy: Policy | None = None) -> Iterator[None]:
+def arithmetic(config: Config, policy: Policy | None = None, world: World | None = None) -> Iterator[None]:
     """Settings of the arithmetic while a run lasts, or while its policy is still to be built.
 
     Threads for torch where layers are large, but one for numpy's OpenBLAS: its threads spin while they wait for each other,
@@ -148,7 +214,8 @@ def arithmetic(config: Config, policy: Policy | None = None) -> Iterator[None]:
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     small = policy is None or is_small(policy, config)
-    torch.set_num_threads(config.threads or (1 if small else TORCH_THREADS))
+    most = TORCH_THREADS if world is None or world.size == 1 else cores(world)
+    torch.set_num_threads(config.threads or (1 if small else most))
     if not small:
         keep_freed_memory()
     if config.torch_deterministic:

@@ -34,7 +34,7 @@ def save(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any]) ->
     # Copies, because safetensors refuses tensors that share memory, and parameters are views of one flat buffer.
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(_plain(state, "state"))
-    header = {"format": FORMAT, "version": str(VERSION), "sha256": _digest(copies, text), "state": text}
+    header = {"format": FORMAT, "version": str(VERSION), "sha256": digest(copies, text), "state": text}
     data = safetensors.torch.save(copies, header)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     # Bits that flipped in the header may name a type that torch lacks or a shape that does not fit.
     except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError):
         raise _damaged(path) from None
-    if header.get("sha256") != _digest(tensors, header.get("state", "")):
+    if header.get("sha256") != digest(tensors, header.get("state", "")):
         raise _damaged(path)
     return tensors, json.loads(header["state"])
 
@@ -100,13 +100,14 @@ def _header(path: Path, data: bytes) -> dict[str, str]:
     return metadata
 
 
-def _digest(tensors: dict[str, torch.Tensor], state: str) -> str:
-    digest = hashlib.sha256(state.encode())
+def digest(tensors: dict[str, torch.Tensor], state: str = "") -> str:
+    """A fingerprint of names, types, shapes and every bit."""
+    sha = hashlib.sha256(state.encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        tensor = tensors[name].detach().cpu()
+        sha.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()
 
 
 def _plain(value: Any, where: str) -> Any:

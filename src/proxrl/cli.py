@@ -16,6 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from proxrl import __version__
 from proxrl.config import OFF, Config, choices_of, field_types, flag, parse_value
 from proxrl.errors import ProxRLError
+from proxrl.world.launcher import launched
 
 TRAIN_HELP = """\
 Train PPO on an environment. The same command again resumes the run.
@@ -135,6 +136,9 @@ def add_settings(parser: Parser) -> None:
             if dict in origins:
                 options["action"] = "extend"  # given twice, both count
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
+    groups["environment"].add_argument(
+        "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs of all"
+    )
     sources = parser.add_argument_group("where settings come from")
     sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
     sources.add_argument(
@@ -171,9 +175,11 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ProxRLError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"proxrl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        # Ranks that a launcher started together read the same words and agree on what is wrong: the first tells it.
+        if launched().rank == 0 or "solo" in words:
+            if debug:
+                traceback.print_exc()
+            print(f"proxrl: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("proxrl: interrupted; the last checkpoint is as it was", file=sys.stderr)
@@ -210,16 +216,17 @@ def train(options: dict[str, Any]) -> int:
         name: options.pop(name)
         for name in ("runs_dir", "clobber", "preset", "config", "print_config", "wandb", "tensorboard", "quiet", "debug")
     }
+    envs_per_rank = options.pop("envs_per_rank")
     words = [word for word in (options.pop("env"), options.pop("env_flag")) if word is not None]
     if len(words) > 1:
         raise ProxRLError(f"the environment is given twice, as {words[0]} and by --env {words[1]}; give it once")
     env = words[0] if words else None
     resume_from = None if outside["clobber"] else outside["runs_dir"]
-    resolved = resolve(env, options, outside["preset"], resume_from, outside["config"])
+    resolved = resolve(env, options, outside["preset"], resume_from, outside["config"], envs_per_rank)
     if outside["print_config"]:
         print_config(resolved.config, resolved.sources)
         return 0
-    passed = {name: outside[name] for name in ("runs_dir", "clobber", "quiet", "tensorboard", "wandb")}
+    passed = {name: outside[name] for name in ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")}
     result = run(env or resolved.config.env, resolved.config, **passed)
     return 128 + result.signal if result.signal and not result.finished else 0
 

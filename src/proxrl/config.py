@@ -19,7 +19,8 @@ OFF = "off"
 
 # Changing these while resuming changes how long a run goes on or where it computes, not what it is.
 CHANGEABLE_ON_RESUME = frozenset(
-    {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "device", "threads", "logger", "logger_kwargs"}
+    {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "logger", "logger_kwargs"}
+    | {"world", "device", "device_ids", "threads"}
 )
 
 Optimiser: TypeAlias = Literal["adam", "adamw", "sgd", "rmsprop"]
@@ -80,11 +81,11 @@ class Config:
 
     # What the agent acts in.
     env_kwargs: dict[str, Any] = _option({}, ENVIRONMENT, "arguments for the environment, as key=value")
-    num_envs: int = _option(4, ENVIRONMENT, "environments stepped together", least=1)
+    num_envs: int = _option(4, ENVIRONMENT, "environments stepped together, those of all ranks", least=1)
     vector: Literal["auto", "inprocess", "native", "workers", "envpool"] = _option(
         "auto", ENVIRONMENT, "where they run: this process, Gymnasium's vectorised class, worker processes, EnvPool"
     )
-    num_workers: int | None = _option(None, ENVIRONMENT, "worker processes; off is one per core", least=1)
+    num_workers: int | None = _option(None, ENVIRONMENT, "worker processes of a rank; off is one per core", least=1)
     max_episode_steps: int | None = _option(None, ENVIRONMENT, "truncate episodes after so many steps", least=1)
     resets: Literal["soft", "hard"] = _option("soft", ENVIRONMENT, "a rollout goes on where the last one stopped, or resets all")
     action_mask: str = _option("auto", ENVIRONMENT, "where masks of allowed actions are: info, a key of the observation, or off")
@@ -188,14 +189,17 @@ class Config:
 
     # The machine.
     engine: Literal["torch"] = _option("torch", MACHINE, "what computes")
-    world: Literal["auto", "solo"] = _option("auto", MACHINE, "who trains together")
-    device: str = _option("cpu", MACHINE, "torch device: cpu, cuda, cuda:1, mps")
+    world: Literal["auto", "solo", "mpi", "torch"] = _option(
+        "auto", MACHINE, "ranks that train together, by MPI or torch.distributed; auto goes by the launcher"
+    )
+    device: str = _option("cpu", MACHINE, "torch device: cpu, cuda, cuda:1, mps; of several ranks, each takes its own cuda")
+    device_ids: tuple[int, ...] | None = _option(None, MACHINE, "GPU of each rank on a host, such as 0 0 1 1", least=0)
     compute: Literal["auto", "autograd", "numpy"] = _option(
         "auto", MACHINE, "how gradients are made: torch autograd, or by hand in numpy (small MLPs on a CPU)"
     )
     precision: Literal["float32", "bfloat16"] = _option("float32", MACHINE, "of the networks' arithmetic, where autograd does it")
     compile: bool = _option(False, MACHINE, "let torch compile the networks: a minute at the start, then maybe faster")
-    threads: int | None = _option(None, MACHINE, "torch threads; off is what measured best", least=1)
+    threads: int | None = _option(None, MACHINE, "torch threads of a rank; off is what measured best", least=1)
     torch_deterministic: bool = _option(False, MACHINE, "refuse torch operations that differ from run to run (some on GPUs)")
 
     @property
@@ -310,6 +314,8 @@ class Config:
         for name in ("encoder", "policy", "value", "callback", "logger"):
             if getattr(self, f"{name}_kwargs") and getattr(self, name) is None:
                 raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given")
+        if self.device_ids is not None and self.device != "cuda":
+            raise ProxRLError("--device-ids are numbers of GPUs: use --device cuda with them, or leave them out")
         if self.action_distribution == "beta" and self.std != "independent":
             raise ProxRLError(f"--std {self.std} is for Gaussians, and a Beta distribution has no deviation to set; leave it out")
         for name in ("adaptive_kl", "adaptive_learning_rate"):

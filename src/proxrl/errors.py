@@ -7,3 +7,7 @@ class ProxRLError(Exception):
     def __init__(self, message: str) -> None:
         # A space that is part of a message may be written over several lines: numpy breaks its arrays.
         super().__init__(" ".join(line.strip() for line in message.splitlines()))
+
+
+class AgreedError(ProxRLError):
+    """One that every rank raises at the same point, so that none waits for another: it is enough if the first tells it."""

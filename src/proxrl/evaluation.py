@@ -1,6 +1,5 @@
 """How good is it? Returns of whole episodes, with frozen statistics."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,16 +50,21 @@ def equal_quota(episodes: int, most_envs: int) -> int:
 
 
 def run_episodes(
-    environments: Environments, compute: Compute, policy: Policy, episodes: int, seed: int, deterministic: bool
+    environments: Environments,
+    compute: Compute,
+    policy: Policy,
+    quota: int,
+    seed: int,
+    deterministic: bool,
+    first_env: int = 0,
 ) -> Scores:
-    """Every environment plays the same number of episodes.
+    """Every environment plays `quota` episodes.
 
     Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
     """
     num_envs, head = environments.num_envs, policy.head
     noise_steps = max(1, min(NOISE_STEPS, NOISE_NUMBERS // head.noise_size))
-    quota = math.ceil(episodes / num_envs)
-    streams = [generator(seed, Purpose.EVALUATION, env) for env in range(num_envs)]
+    streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(num_envs)]
     finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
     compute.freeze()
     obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
@@ -81,7 +85,9 @@ def run_episodes(
             last_ending[episode.env] = step_number
         if step_number - min(last_ending) > LONGEST_EPISODE:
             slow = last_ending.index(min(last_ending))
-            raise ProxRLError(f"environment {slow} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit")
+            raise ProxRLError(
+                f"environment {first_env + slow} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit"
+            )
     returns, lengths = zip(*(score for done in finished for score in done), strict=True)
     return Scores(returns, lengths)
 
@@ -96,7 +102,7 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
             if not same_form(now, then):
                 raise ProxRLError(f"the environment's {kind.replace('_', ' ')} is {now}, but this agent was trained with {then}")
         with arithmetic(config, agent.policy):
-            return run_episodes(environments, agent.compute, agent.policy, episodes, seed, deterministic)
+            return run_episodes(environments, agent.compute, agent.policy, episodes // num_envs, seed, deterministic)
     finally:
         environments.close()
 

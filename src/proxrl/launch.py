@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -14,14 +15,15 @@ from types import FrameType
 from typing import Any
 
 from proxrl import ppo
-from proxrl.build import Parts, arithmetic, build, build_environments
+from proxrl.build import Parts, arithmetic, build, build_environments, build_world
 from proxrl.callback import Callback
 from proxrl.config import Config, flag, parse_value, read_toml
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import check_env, choose_vector
-from proxrl.errors import ProxRLError
+from proxrl.errors import AgreedError, ProxRLError
 from proxrl.evaluation import Scores, equal_quota, run_episodes
+from proxrl.imports import one_line
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
 from proxrl.log.jsonl import JsonlLogger
@@ -31,7 +33,9 @@ from proxrl.own import build_own
 from proxrl.presets import load_preset
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.session import WINDOW, Session, told
+from proxrl.session import WINDOW, Saved, Session, check_restorable, told
+from proxrl.world.api import World, agreed
+from proxrl.world.launcher import launched
 
 EnvLike = str | Callable[..., Any]
 
@@ -63,11 +67,14 @@ def resolve(
     preset: str | None = None,
     resume_from: Path | None = None,
     file: Path | None = None,
+    envs_per_rank: int | None = None,
 ) -> Resolved:
     """Defaults, then the preset of the environment's family, then a file such as a run's config.toml, then what was asked for.
 
     A run under `resume_from` keeps where its environments run, even if something faster has been installed since.
     """
+    if envs_per_rank is not None:
+        settings = {**settings, "num_envs": envs_of_all_ranks(envs_per_rank, settings)}
     written = {} if file is None else read_toml(file)
     given = {**written, **settings}
     env = given.get("env") if env is None else env
@@ -101,6 +108,14 @@ def resolve(
     return Resolved(config.validate(), sources)
 
 
+def envs_of_all_ranks(envs_per_rank: int, settings: dict[str, Any]) -> int:
+    if "num_envs" in settings:
+        raise ProxRLError("--envs-per-rank and --num-envs both say how many environments there are; give one of them")
+    if envs_per_rank < 1:
+        raise ProxRLError(f"--envs-per-rank is {envs_per_rank}, but must be at least 1")
+    return envs_per_rank * (1 if settings.get("world") == "solo" else launched().size)
+
+
 def callable_name(env: Callable[..., Any]) -> str:
     module, name = getattr(env, "__module__", "env"), getattr(env, "__qualname__", type(env).__name__)
     return f"{module}:{name}"
@@ -116,6 +131,7 @@ def train(
     tensorboard: bool = True,
     wandb: bool = False,
     config: str | Path | None = None,
+    envs_per_rank: int | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     **settings: Any,
@@ -125,10 +141,12 @@ def train(
     `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields
     of `Config`. A callable is known by its name: give lambdas a `name` or a `seed` each, or they share a run folder. `config` is
     a file such as the config.toml of a run, to repeat it. Callbacks and loggers given as objects are not part of what is saved.
+    Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on all, loggers on the first.
     """
     file = None if config is None else Path(config)
-    resolved = resolve(env, settings, preset, None if clobber else Path(runs_dir), file).config
-    result = run(env or resolved.env, resolved, Path(runs_dir), clobber, quiet, tensorboard, wandb, callbacks, loggers)
+    resolved = resolve(env, settings, preset, None if clobber else Path(runs_dir), file, envs_per_rank).config
+    outputs = quiet, tensorboard, wandb
+    result = run(env or resolved.env, resolved, Path(runs_dir), clobber, *outputs, callbacks, loggers, debug=True)
     if result.signal is not None and not result.finished:
         # It has only been held back until the run was saved: Ctrl-C ends the caller's loop over seeds too.
         signal.raise_signal(result.signal)
@@ -145,52 +163,85 @@ def run(
     wandb: bool,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
+    debug: bool = False,
 ) -> Result:
     path = run_folder(runs_dir, config.env, config.name, config.seed)
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
+        world = build_world(config)
+        stack.enter_context(ending_together(world, debug))
+        quiet = quiet or world.rank > 0
         for logger in checked("loggers", loggers, LOGGER):
             stack.callback(close, logger)
-        # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
-        parts = build(config, env)
-        stack.callback(parts.environments.close)
-        stack.enter_context(arithmetic(config, parts.policy))
-        callbacks = [*checked("callbacks", callbacks, CALLBACK), *own_parts("callback", config.callback, config.callback_kwargs)]
-        own_logger = own_parts("logger", config.logger, config.logger_kwargs)
-        for logger in own_logger:
-            stack.callback(close, logger)
-        folder = stack.enter_context(RunFolder(path))
-        folder.create(config, clobber)
-        saved = folder.load_latest()
+
+        def prepare() -> tuple[Parts, Sequence[Callback], RunFolder, Saved | None, list[Logger]]:
+            """All that can fail on one rank alone."""
+            # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
+            parts = build(config, env, world)
+            stack.callback(parts.environments.close)
+            own_callback = own_parts("callback", config.callback, config.callback_kwargs)
+            every_callback = [*checked("callbacks", callbacks, CALLBACK), *own_callback]
+            folder = RunFolder(path)
+            if world.rank > 0:
+                return parts, every_callback, folder, None, []
+            own_logger = own_parts("logger", config.logger, config.logger_kwargs)
+            for logger in own_logger:
+                stack.callback(close, logger)
+            stack.enter_context(folder)
+            folder.create(config, clobber)
+            saved = folder.load_latest()
+            if saved is not None:
+                check_restorable(parts, path, *saved)
+            open_loggers: list[Logger] = [*loggers, *own_logger]
+            for logger in make_loggers(folder, config, saved[1]["step"] if saved else None, quiet, tensorboard, wandb):
+                open_loggers.append(logger)
+                stack.callback(logger.close)
+            return parts, every_callback, folder, saved, open_loggers
+
+        parts, callbacks, folder, saved, open_loggers = agreed(world, prepare)
+        stack.enter_context(arithmetic(config, parts.policy, world))
         start_step = saved[1]["step"] if saved else 0
-        resume_step = start_step if saved else None
-        open_loggers: list[Logger] = [*loggers, *own_logger]
-        for logger in make_loggers(folder, config, resume_step, quiet, tensorboard, wandb):
-            open_loggers.append(logger)
-            stack.callback(logger.close)
         display = Console(config.planned_steps, start_step, quiet)
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks)
         received = stack.enter_context(stopping_signals(session, quiet))
-        display.start(opening(config, path, start_step))
+        display.start(opening(config, path, start_step, world))
         if config.compile:
             display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")
         try:
-            folder.write_status("running", session.step, config.planned_steps)
+            session.write_status("running")
             ppo.train(parts, session)
             finished = session.step >= config.planned_steps
             session.save_latest("finished" if finished else "stopped")
         except BaseException:
             # The last good checkpoint stays as it is: what is in memory may be what went wrong.
             with suppress(ProxRLError):  # on a full disk this fails as well, and the first error is the one to tell
-                folder.write_status("failed", session.step, config.planned_steps)
+                session.write_status("failed")
             raise
         result = Result(
             path, config.env, session.step, session.mean_return, session.best_return, finished, received[0] if received else None
         )
         display.finish(closing(result, config))
         return result
+
+
+@contextmanager
+def ending_together(world: World, debug: bool) -> Iterator[None]:
+    """What ends one of several ranks ends all, with its cause on one line: the others could only wait for it."""
+    try:
+        yield
+    except AgreedError:
+        raise
+    except BaseException as error:
+        if world.size == 1:
+            raise
+        if debug:
+            traceback.print_exc()
+        text = str(error) if isinstance(error, ProxRLError) else one_line(error)
+        print(f"proxrl: error: rank {world.rank}: {text}; the last checkpoint is as it was", file=sys.stderr, flush=True)
+        world.abort(130 if isinstance(error, KeyboardInterrupt) else 2)
+        raise  # an MPI may return from ending the others before it ends this one
 
 
 def close(logger: Logger) -> None:
@@ -239,14 +290,18 @@ def make_loggers(
         )
 
 
-def opening(config: Config, path: Path, start_step: int) -> str:
+def opening(config: Config, path: Path, start_step: int, world: World) -> str:
     rounded = f", {config.total_steps:,} asked for" if config.planned_steps != config.total_steps else ""
-    grid = f"{config.num_envs} envs ({config.vector}) x {config.rollout_steps} steps, minibatches of {config.minibatch_size}"
+    ranks = "" if world.size == 1 else f"{world.size} ranks ({world.kind}) x "
+    rollout = f"{config.num_envs // world.size} envs ({config.vector}) x {config.rollout_steps} steps"
+    epochs = sum(phase.epochs for phase in config.phases(config.learning_starts))
+    update = f"{epochs} epochs x {config.num_minibatches} minibatches of {config.minibatch_size:,}"
     # Dummy steps of next-step autoreset come on top, and may cost an iteration or two more.
     least = "at least " if config.vector in ("native", "envpool") else ""
     total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iterations{rounded})"
     lines = [
-        f"Training {config.env} for {total}: {grid}, {config.epochs} epochs",
+        f"Training {config.env} for {total}",
+        f"Each: {ranks}{rollout} = a batch of {config.batch_size:,}, then {update} = {epochs * config.num_minibatches:,} updates",
         f"Run folder {path}",
     ]
     if start_step >= config.planned_steps:
@@ -273,16 +328,25 @@ def closing(result: Result, config: Config) -> str:
 
 @contextmanager
 def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
-    """A function that plays evaluation episodes; its environments are made at its first call and kept for the next."""
-    config = parts.config
+    """A function that plays evaluation episodes, shared among the ranks; its environments are made at its first call and kept for
+    the next.
+    """
+    config, world = parts.config, parts.world
     kept: list[Environments] = []
+    num_envs = equal_quota(config.eval_episodes, config.num_envs)
+    mine = range(num_envs * world.rank // world.size, num_envs * (world.rank + 1) // world.size)
 
     def evaluate(step: int) -> Scores:
-        if not kept:
-            num_envs = equal_quota(config.eval_episodes, config.num_envs)
-            kept.append(build_environments(config, env, num_envs))
-        seed = integer_seed(config.seed, Purpose.EVALUATION, step)
-        return run_episodes(kept[0], parts.compute, parts.policy, config.eval_episodes, seed, deterministic=True)
+        if not kept and mine:
+            kept.append(build_environments(config, env, len(mine), mine.start, world))
+        seed, quota = integer_seed(config.seed, Purpose.EVALUATION, step), config.eval_episodes // num_envs
+        played = [
+            run_episodes(environments, parts.compute, parts.policy, quota, seed, deterministic=True, first_env=mine.start)
+            for environments in kept
+        ]
+        shares = [share for part in world.gather(played) for share in part]
+        returns, lengths = (sum((getattr(share, name) for share in shares), ()) for name in ("returns", "lengths"))
+        return Scores(returns, lengths)
 
     try:
         yield evaluate

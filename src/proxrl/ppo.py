@@ -18,7 +18,7 @@ from torch import Tensor
 from proxrl.build import Parts
 from proxrl.collect.minibatch import minibatches, moments, pieces
 from proxrl.config import Coefficients, Phase
-from proxrl.errors import ProxRLError
+from proxrl.errors import AgreedError
 from proxrl.policy.compute import Outputs
 from proxrl.seeding import Purpose, generator
 from proxrl.session import Session
@@ -28,10 +28,10 @@ Streams = list[np.random.Generator]
 
 
 def train(parts: Parts, session: Session) -> None:
-    """Iterate until the step budget is spent, or until the session is asked to stop."""
+    """Iterate until the step budget is spent, or until the ranks agree to stop."""
     config = parts.config
-    parts.collector.reset(config.seed, session.episode_counts)
-    while session.step < config.planned_steps and not session.stop_requested:
+    parts.collector.reset(config.seed, session.own_episode_counts)
+    while session.step < config.planned_steps and not session.stopping:
         now = parts.steering.apply_to(config.at(session.step))
         streams = random_streams(parts, session.iteration)
 
@@ -121,7 +121,7 @@ def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phas
         if seen:  # a short rollout may consist of dummy steps alone, all environments resetting together
             metrics |= summary(torch.stack(seen), phase, config.num_minibatches)
     if not all(math.isfinite(metric) for metric in metrics.values()):
-        raise ProxRLError(
+        raise AgreedError(
             "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
         )
     return metrics

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,11 +14,11 @@ import torch
 from proxrl import checkpoint
 from proxrl.build import Parts
 from proxrl.callback import Callback
-from proxrl.errors import ProxRLError
+from proxrl.errors import AgreedError, ProxRLError
 from proxrl.evaluation import Scores
 from proxrl.imports import one_line
 from proxrl.log.api import Display, Logger
-from proxrl.runs import RunFolder
+from proxrl.runs import RunFolder, State
 from proxrl.spaces import same_form, space_from_json, space_to_json
 from proxrl.types import Episode, Rollout
 
@@ -27,8 +28,15 @@ WINDOW, ENOUGH = 100, 20
 SECONDS_BETWEEN_SAVES = 60.0
 
 
+# A checkpoint as it was read: tensors and state.
+Saved: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
+
+
 class Session:
-    """One process's part of a run: from the start or a checkpoint to the end of the budget or a stop."""
+    """One process's part of a run: from the start or a checkpoint to the end of the budget or a stop.
+
+    Counters, episodes and everything that is learnt are the same on all ranks; the first rank alone writes.
+    """
 
     def __init__(
         self,
@@ -37,7 +45,7 @@ class Session:
         loggers: Sequence[Logger],
         display: Display,
         evaluate: Callable[[int], Scores],
-        saved: tuple[dict[str, torch.Tensor], dict[str, Any]] | None,
+        saved: Saved | None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.parts, self.folder, self.loggers, self.display, self.evaluate = parts, folder, loggers, display, evaluate
@@ -46,12 +54,12 @@ class Session:
         self.episode_counts: Sequence[int] | None = None
         self.recent: deque[Episode] = deque(maxlen=WINDOW)
         self.best_return: float | None = None
-        self.best_snapshot: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
-        self.stop_requested = False
+        self.best_snapshot: Saved | None = None
+        self.stop_requested = False  # by a signal or a callback, on this rank
+        self.stopping = False  # on all
         self.saved_at = time.monotonic()
         self.saved_step = -1
-        if saved is not None:
-            self._restore(*saved)
+        self._begin(saved)
 
     @property
     def mean_return(self) -> float | None:
@@ -75,14 +83,8 @@ class Session:
     def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
         """An iteration is over: count it, log it, and evaluate and save if it is time to."""
         before = self.step
-        steps = torch.tensor(rollout.steps)
-        self.parts.world.sum_(steps)
-        self.step += int(steps)
         self.iteration += 1
-        # An episode that has begun but not moved yet is begun again by a resumed run, so it does not count.
-        self.episode_counts = (self.parts.environments.episode_counts - rollout.starts[-1]).tolist()
-        episodes = [episode for part in self.parts.world.gather(rollout.episodes) for episode in part]
-        self.recent.extend(episodes)
+        episodes = self._count(rollout)
         self.display.update(self.step, self.mean_return, self.best_return)
         charts = {"charts/SPS": self.display.steps_per_second}
         if episodes:
@@ -100,11 +102,33 @@ class Session:
         for logger in self.loggers:
             with told(logger, "log"):
                 logger.log(self.step, metrics)
-        config = self.parts.config
-        if _crossed(config.save_every, before, self.step):
-            self.save(f"step-{self.step}")
-        if time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES or _crossed(config.save_every, before, self.step):
+        if self._agree_to_stop_or_save() or _crossed(self.parts.config.save_every, before, self.step):
+            if _crossed(self.parts.config.save_every, before, self.step):
+                self.save(f"step-{self.step}")
             self.save_latest("running")
+
+    def _count(self, rollout: Rollout) -> list[Episode]:
+        """Take in what all ranks did; gives the episodes they finished."""
+        first = self.parts.first_env
+        # An episode that has begun but not moved yet is begun again by a resumed run, so it does not count.
+        counts = (self.parts.environments.episode_counts - rollout.starts[-1]).tolist()
+        episodes = [episode._replace(env=first + episode.env) for episode in rollout.episodes]
+        steps, all_counts, all_episodes = zip(*self.parts.world.gather((rollout.steps, counts, episodes)), strict=True)
+        self.step += sum(steps)
+        self.episode_counts = [count for part in all_counts for count in part]
+        # By environment, since the order of time is known within a rank only.
+        finished = sorted((episode for part in all_episodes for episode in part), key=lambda episode: episode.env)
+        self.recent.extend(finished)
+        return finished
+
+    def _agree_to_stop_or_save(self) -> bool:
+        """One rank's wish stops all, since none can train alone; the first rank's clock says whether it is time to save."""
+        world = self.parts.world
+        due = world.rank == 0 and time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES
+        wishes = torch.tensor([self.stop_requested, due], dtype=torch.int32)
+        world.sum_(wishes)
+        self.stopping = bool(wishes[0])
+        return bool(wishes[1])
 
     def _consider_best(self, before: int, charts: dict[str, float]) -> None:
         """Best by evaluation where the run evaluates, by training return where it does not."""
@@ -121,11 +145,12 @@ class Session:
             score = self.mean_return
         if score is not None and (self.best_return is None or score > self.best_return):
             self.best_return = score
-            # A copy in memory is cheap, a synced file is not: it goes to disk with the next save.
-            tensors, state = self._snapshot()
-            self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
+            if self.parts.world.rank == 0:
+                # A copy in memory is cheap, a synced file is not: it goes to disk with the next save.
+                tensors, state = self._snapshot()
+                self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
 
-    def save_latest(self, state: Any) -> None:
+    def save_latest(self, state: State) -> None:
         """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole."""
         if self.best_snapshot is not None:
             checkpoint.save(self.folder.checkpoint_path("best"), *self.best_snapshot)
@@ -133,20 +158,27 @@ class Session:
         if self.saved_step != self.step:
             self.save("latest")
             self.saved_step = self.step
-        self.folder.write_status(state, self.step, self.parts.config.planned_steps)
+        self.write_status(state)
         self.saved_at = time.monotonic()
 
     def save(self, name: str) -> None:
-        checkpoint.save(self.folder.checkpoint_path(name), *self._snapshot())
+        """Write a checkpoint, once it is certain that all ranks have learnt the same."""
+        tensors, state = self._snapshot()
+        digests = self.parts.world.gather(checkpoint.digest(tensors))
+        odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if odd:
+            raise AgreedError(
+                f"at step {self.step:,} rank {odd[0]} has other parameters than rank 0, though both took the same steps: do their"
+                " hosts compute alike? The last good checkpoint is untouched"
+            )
+        if self.parts.world.rank == 0:
+            checkpoint.save(self.folder.checkpoint_path(name), tensors, state)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Everything that learns; the tensors themselves, so that restoring copies into them."""
-        policy = {f"policy.{name}": tensor for name, tensor in self.parts.policy.state_dict().items()}
-        rewards = {f"rewards.{name}": tensor for name, tensor in self.parts.reward_scaler.state_dict().items()}
-        steering = {f"steering.{name}": tensor for name, tensor in self.parts.steering.state_dict().items()}
-        return policy | rewards | steering | self.parts.optimizer.tensors()
+    def write_status(self, state: State) -> None:
+        if self.parts.world.rank == 0:
+            self.folder.write_status(state, self.step, self.parts.config.planned_steps)
 
-    def _snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    def _snapshot(self) -> Saved:
         environments = self.parts.environments
         state = {
             "step": self.step,
@@ -158,32 +190,60 @@ class Session:
             "observation_space": space_to_json(environments.observation_space),
             "action_space": space_to_json(environments.action_space),
         }
-        return self._tensors(), state
+        return learnt_tensors(self.parts), state
 
-    def _restore(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        """Go on as if nothing had happened. Random streams need no restoring: they are addressed by iteration and episode."""
-        for kind in ("observation_space", "action_space"):
-            now, then = getattr(self.parts.environments, kind), space_from_json(state[kind])
-            if not same_form(now, then):
-                label = kind.replace("_", " ")
-                raise ProxRLError(
-                    f"the environment's {label} is {now}, but the run in {self.folder.path} was begun with {then};"
-                    " use another --name, or --clobber to start over"
-                )
-        ours = self._tensors()
-        if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
-            raise ProxRLError(
-                f"the checkpoint in {self.folder.path} belongs to other networks or spaces: has the environment changed?"
-                " Use another --name, or --clobber to start over"
-            )
-        for name, tensor in ours.items():
-            tensor.copy_(tensors[name])
+    def _begin(self, saved: Saved | None) -> None:
+        """Begin with the first rank's parameters, and where it has a checkpoint go on from it as if nothing had happened. Random
+        streams need no restoring: they are addressed by iteration and episode.
+        """
+        ours, world = learnt_tensors(self.parts), self.parts.world
+        for name, tensor in (saved[0] if saved else {}).items():
+            ours[name].copy_(tensor)
+        for tensor in ours.values():
+            world.broadcast_(tensor)
+        state = world.gather(saved and saved[1])[0]
+        if state is None:
+            return
         self.step, self.iteration = state["step"], state["iteration"]
         self.episode_counts = state["episode_counts"] or None
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         # Returns of evaluations and of training can't be compared: a run that changes between them looks for a new best.
         self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
         self.saved_step = self.step
+
+    @property
+    def own_episode_counts(self) -> Sequence[int] | None:
+        """Of this rank's environments: episodes that they have begun in earlier sessions."""
+        if self.episode_counts is None:
+            return None
+        first = self.parts.first_env
+        return self.episode_counts[first : first + self.parts.environments.num_envs]
+
+
+def learnt_tensors(parts: Parts) -> dict[str, torch.Tensor]:
+    """Everything that learns; the tensors themselves, so that restoring copies into them."""
+    policy = {f"policy.{name}": tensor for name, tensor in parts.policy.state_dict().items()}
+    rewards = {f"rewards.{name}": tensor for name, tensor in parts.reward_scaler.state_dict().items()}
+    steering = {f"steering.{name}": tensor for name, tensor in parts.steering.state_dict().items()}
+    return policy | rewards | steering | parts.optimizer.tensors()
+
+
+def check_restorable(parts: Parts, path: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+    """Refuse the checkpoint of another environment or other networks."""
+    for kind in ("observation_space", "action_space"):
+        now, then = getattr(parts.environments, kind), space_from_json(state[kind])
+        if not same_form(now, then):
+            label = kind.replace("_", " ")
+            raise ProxRLError(
+                f"the environment's {label} is {now}, but the run in {path} was begun with {then};"
+                " use another --name, or --clobber to start over"
+            )
+    ours = learnt_tensors(parts)
+    if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise ProxRLError(
+            f"the checkpoint in {path} belongs to other networks or spaces: has the environment changed?"
+            " Use another --name, or --clobber to start over"
+        )
 
 
 @contextmanager

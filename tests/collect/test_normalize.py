@@ -188,7 +188,7 @@ def test_whitening_is_frozen_in_a_rollout_and_in_evaluation(compute: str) -> Non
     assert np.allclose(merged["moments.mean"], seen.mean(0), atol=1e-6)
     assert np.allclose(merged["moments.variance"], seen.var(0), atol=1e-5)
     environments = InProcessEnvs(scripted(scripts))
-    run_episodes(environments, parts.compute, parts.policy, 4, seed=0, deterministic=False)
+    run_episodes(environments, parts.compute, parts.policy, 2, seed=0, deterministic=False)
     assert same(merged, statistics(parts))
 
 

@@ -16,6 +16,7 @@ from proxrl.policy.policy import Policy
 from proxrl.spaces import space_tree, wrong_values
 from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Episode, Rollout, Tree
+from proxrl.world.api import World
 
 # Random numbers drawn ahead for an environment; thousands of choices per action would otherwise fill the memory.
 NOISE_NUMBERS = 2**18
@@ -27,9 +28,17 @@ class Collector:
     """
 
     def __init__(
-        self, environments: Environments, compute: Compute, policy: Policy, rollout_steps: int, hard_resets: bool = False
+        self,
+        environments: Environments,
+        compute: Compute,
+        policy: Policy,
+        world: World,
+        rollout_steps: int,
+        first_env: int = 0,
+        hard_resets: bool = False,
     ) -> None:
         self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
+        self.world, self.first_env = world, first_env
         self.head, self.guard = policy.head, policy.guard
         # Whole rollouts where they fit. It must not depend on this rank's share of the environments.
         self.noise_steps = max(1, min(rollout_steps, NOISE_NUMBERS // policy.head.noise_size))
@@ -48,8 +57,8 @@ class Collector:
         self.state = self.compute.initial_state(num_envs)
 
     def collect(self, streams: Sequence[np.random.Generator], budget: int) -> Rollout:
-        """One rollout; each environment draws from its own stream. At most `budget` steps count, so that a run ends where
-        it said.
+        """One rollout; each environment draws from its own stream. At most `budget` steps of all ranks count, so that a run ends
+        where it said.
         """
         if self.hard_resets and not self.fresh:
             # An episode that has begun but not moved is begun again, as in a resumed run.
@@ -97,8 +106,7 @@ class Collector:
                         row = int(np.count_nonzero(ended[:n]))
                         final_rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
             episodes += step.episodes
-        # Counted in the order of time: what lies past the budget is left out of the update.
-        valid = self.valid & (self.valid.cumsum().reshape(self.valid.shape) <= budget)
+        valid = self._within(budget)
         final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
         final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
         self._check(self.steps + 1, final_index, final_obs)
@@ -114,6 +122,16 @@ class Collector:
             final_obs,
             episodes,
         )
+
+    def _within(self, budget: int) -> NDArray[np.bool_]:
+        """Which steps count. Past the budget, in the order of time and then of all ranks' environments, they are left out."""
+        if self.steps * self.environments.num_envs * self.world.size <= budget:
+            return self.valid.copy()
+        counts = np.stack(self.world.gather(self.valid.sum(1)))  # [ranks, T]
+        earlier = np.cumsum(counts.sum(0)) - counts.sum(0)  # of all ranks
+        before = earlier + counts[: self.world.rank].sum(0)
+        within: NDArray[np.bool_] = before[:, None] + self.valid.cumsum(1) <= budget
+        return self.valid & within
 
     def _check(
         self,
@@ -142,8 +160,9 @@ class Collector:
                 bad = tuple(np.argwhere(wrong)[0])
                 place = bad[: step.ndim]
                 among = "" if np.issubdtype(array.dtype, np.floating) else f", which is not in {space}"
+                which = f"environment {self.first_env + env[place]}"
                 raise ProxRLError(
-                    f"environment {env[place]} gave the {name} {array[bad]} in step {step[place]} of a rollout{among};"
+                    f"{which} gave the {name} {array[bad]} in step {step[place]} of a rollout{among};"
                     " fix the environment (nothing was learnt from this rollout)"
                 )
 

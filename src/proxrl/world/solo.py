@@ -6,14 +6,14 @@ from torch import Tensor
 
 
 class Solo:
-    rank = 0
-    size = 1
+    kind = "solo"
+    rank = local_rank = 0
+    size = local_size = 1
 
     def sum_(self, tensor: Tensor) -> None: ...
-    def average_(self, tensor: Tensor) -> None: ...
     def broadcast_(self, tensor: Tensor) -> None: ...
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
-    def barrier(self) -> None: ...
+    def abort(self, code: int) -> None: ...

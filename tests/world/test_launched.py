@@ -1,0 +1,183 @@
+"""Real ranks, started by mpirun and torchrun: they train as one, write once, and say once what is wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commands import metrics, run, saved
+from ranks import LAUNCHERS, ours, run_ranks_by
+
+# Everything that ranks must agree on is on: statistics of observations and rewards, normalised advantages, a KL limit, and
+# evaluations. T does not divide by the number of minibatches.
+PENDULUM = ("train", "Pendulum-v1", "--num-envs", "8", "--rollout-steps", "50", "--num-minibatches", "4", "--epochs", "2")
+PENDULUM += ("--normalize-observations", "--normalize-rewards", "--target-kl", "0.05", "--max-episode-steps", "40")
+PENDULUM += (
+    "--hidden-sizes",
+    "16",
+    "16",
+    "--total-steps",
+    "8000",
+    "--eval-every",
+    "2400",
+    "--eval-episodes",
+    "6",
+    "--vector",
+    "inprocess",
+)
+CARTPOLE = ("train", "CartPole-v1", "--num-envs", "8", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
+CARTPOLE += (
+    "--total-steps",
+    "2560",
+    "--compute",
+    "autograd",
+    "--vector",
+    "inprocess",
+    "--accumulate",
+    "2",
+    "--save-every",
+    "512",
+)
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """The same learnt tensors and metrics, up to the order in which numbers are added."""
+    (tensors, state), (expected, expected_state) = saved(one), saved(other)
+    assert state["iteration"] == expected_state["iteration"] == 20
+    assert state["episode_counts"] == expected_state["episode_counts"]
+    assert np.allclose(state["recent"], expected_state["recent"], rtol=1e-3)
+    for name, tensor in tensors.items():
+        assert torch.allclose(tensor.double(), expected[name].double(), rtol=2e-3, atol=2e-5), name
+    for line, expected_line in zip(metrics(one), metrics(other), strict=True):
+        assert line == pytest.approx(expected_line, rel=0.01, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    for words in (PENDULUM, CARTPOLE):
+        assert run(*words, "--quiet", cwd=folder).returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 2), ("mpirun", 4), ("torchrun", 4)])
+def test_several_ranks_train_as_one_does(launcher: str, ranks: int, alone: Path, tmp_path: Path) -> None:
+    words, env = (PENDULUM, "Pendulum-v1") if ranks == 2 else (CARTPOLE, "CartPole-v1")
+    done = run_ranks_by(launcher, ranks, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = Path("runs", env, "ppo/seed1")
+    assert_alike(tmp_path / folder, alone / folder)
+    assert {path.name for path in (tmp_path / folder / "checkpoints").iterdir()} == {
+        path.name for path in (alone / folder / "checkpoints").iterdir()
+    }
+    # One rank speaks and writes.
+    assert done.stdout.count("Training ") == done.stdout.count("Done at step") == 1
+    assert len(list((tmp_path / folder).glob("events.out.tfevents.*"))) == 1
+    kind = "mpi" if launcher == "mpirun" else "torch"
+    assert f"{ranks} ranks ({kind}) x {8 // ranks} envs (inprocess) x " in done.stdout
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """Stopped by the wish of one rank, resumed by fewer, as if nothing had happened."""
+    words = (*CARTPOLE, "--max-episode-steps", "8", "--callback", "ranks:StopOne")
+    assert run(*words, "--name", "whole", "--quiet", cwd=tmp_path, PYTHONPATH=str(Path(__file__).parents[1])).returncode == 0
+    done = run_ranks_by("mpirun", 2, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Stopped at step 256" in done.stdout
+    assert run(*words, "--quiet", cwd=tmp_path).returncode == 0
+    assert_alike(tmp_path / "runs/CartPole-v1/ppo/seed1", tmp_path / "runs/CartPole-v1/whole/seed1")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_environments_that_cannot_be_shared_are_an_error_told_once(launcher: str, tmp_path: Path) -> None:
+    done = run_ranks_by(launcher, 3, "train", "CartPole-v1", "--num-envs", "8", cwd=tmp_path)
+    assert done.returncode != 0
+    assert len(ours(done.stderr)) == 1
+    assert "--num-envs 8 can't be shared equally by 3 ranks; use 6 or 9" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_environments_can_be_counted_per_rank(tmp_path: Path) -> None:
+    words = ("train", "CartPole-v1", "--envs-per-rank", "3", "--rollout-steps", "8", "--num-minibatches", "2")
+    done = run_ranks_by("mpirun", 2, *words, "--total-steps", "96", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks (mpi) x 3 envs" in done.stdout
+    assert "= a batch of 48, then 4 epochs x 2 minibatches of 24 = 8 updates" in done.stdout
+    assert "num_envs = 6\n" in (tmp_path / "runs/CartPole-v1/ppo/seed1/config.toml").read_text()
+
+
+def test_an_mpi_without_mpi4py_is_an_error_of_the_first_rank(tmp_path: Path) -> None:
+    (tmp_path / "absent/mpi4py").mkdir(parents=True)
+    (tmp_path / "absent/mpi4py/__init__.py").write_text("raise ImportError('No module named mpi4py')")
+    done = run_ranks_by("mpirun", 2, "train", "CartPole-v1", cwd=tmp_path, PYTHONPATH=str(tmp_path / "absent"))
+    assert done.returncode != 0
+    (line,) = ours(done.stderr)
+    assert "pip install 'proxrl[mpi]'" in line
+
+
+def test_a_wrong_flag_is_told_once(tmp_path: Path) -> None:
+    done = run_ranks_by("torchrun", 2, "train", "CartPole-v1", "--epoch", "3", cwd=tmp_path)
+    assert done.returncode != 0
+    (line,) = ours(done.stderr)
+    assert "did you mean --epochs?" in line
+
+
+def test_an_environment_that_only_one_rank_cannot_make_is_told_once(tmp_path: Path) -> None:
+    done = run_ranks_by("mpirun", 2, "train", "ranks:FailsOnRank", "--env-kwargs", "at=0", cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = ours(done.stderr)
+    assert "rank 1: " in line
+    assert "no wheel was delivered" in line
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import proxrl
+from proxrl.world.launcher import launched
+
+def main():
+    results = [
+        proxrl.train("CartPole-v1", num_envs=4, rollout_steps=16, total_steps=256, seed=seed, quiet=True) for seed in (1, 2)
+    ]
+    Path(f"result{launched().rank}.json").write_text(json.dumps([[r.step, r.mean_return, str(r.path)] for r in results]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_script_of_ones_own_trains_twice(launcher: str, tmp_path: Path) -> None:
+    """Every rank gets the same results, from the episodes of all; the ranks meet once for both runs."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run_ranks_by(launcher, 2, "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"result{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert [result[0] for result in first] == [256, 256]
+    assert first[0][1] != first[1][1]
+
+
+def test_ranks_of_their_own_are_solo(tmp_path: Path) -> None:
+    """Two runs beside each other, one of which finds the folder taken, and each speaks for itself."""
+    words = ("train", "CartPole-v1", "--world", "solo", "--total-steps", "512", "--num-envs", "2", "--rollout-steps", "16")
+    done = run_ranks_by("mpirun", 2, *words, "--callback", "ranks:WritePid", "--callback-kwargs", "seconds=0.2", cwd=tmp_path)
+    assert "is already training in" in done.stderr
+    assert "ranks (" not in done.stdout
+
+
+def test_drifted_parameters_are_found_at_the_checkpoint(tmp_path: Path) -> None:
+    done = run_ranks_by("mpirun", 2, *CARTPOLE, "--callback", "ranks:Nudge", cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = ours(done.stderr)
+    assert "rank 1 has other parameters than rank 0" in line
+    assert not (tmp_path / "runs/CartPole-v1/ppo/seed1/checkpoints/step-512.safetensors").exists()
+
+
+def test_a_straggler_is_waited_for(alone: Path, tmp_path: Path) -> None:
+    done = run_ranks_by("torchrun", 2, *CARTPOLE, "--callback", "ranks:Slow", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_alike(tmp_path / "runs/CartPole-v1/ppo/seed1", alone / "runs/CartPole-v1/ppo/seed1")

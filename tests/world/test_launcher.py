@@ -1,0 +1,127 @@
+"""Who started this process, by the variables of each launcher."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from proxrl import build
+from proxrl.build import build_world, cores, device_index, share
+from proxrl.config import Config
+from proxrl.errors import ProxRLError
+from proxrl.world.api import neighbours
+from proxrl.world.launcher import Launch, first_host, launched, meet_by_slurm
+from proxrl.world.solo import Solo
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Launch("", "solo", 0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, Launch("torchrun", "torch", 3, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Launch("mpirun", "mpi", 1, 2)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Launch("mpiexec", "mpi", 1, 2)),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"}, Launch("srun", "mpi", 5, 8)),
+        # Launchers inside a job of Slurm.
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "RANK": "3", "WORLD_SIZE": "8"}, Launch("torchrun", "torch", 3, 8)),
+        # A batch script, or an only rank, trains alone.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Launch("", "solo", 0, 1)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Launch("", "solo", 0, 1)),
+        ({"WORLD_SIZE": "many", "RANK": "?"}, Launch("", "solo", 0, 1)),
+    ],
+)
+def test_the_launcher_is_known_by_its_variables(variables: dict[str, str], expected: Launch) -> None:
+    assert launched(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("node7", "node7"),
+        ("a,b", "a"),
+        ("node[07-09,12],other", "node07"),
+        ("rack1-node[1,3]", "rack1-node1"),
+        ("x.org,y", "x.org"),
+    ],
+)
+def test_the_first_host_of_a_list(hosts: str, first: str) -> None:
+    assert first_host(hosts) == first
+
+
+def test_ranks_of_slurm_meet_at_the_first_host_at_a_port_of_the_step() -> None:
+    steps = [{"SLURM_STEP_NODELIST": "n[3-4]", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": step} for step in ("0", "1")]
+    for step in steps:
+        meet_by_slurm(step)
+    assert [step["MASTER_ADDR"] for step in steps] == ["n3", "n3"]
+    assert steps[0]["MASTER_PORT"] != steps[1]["MASTER_PORT"]
+    given = {"MASTER_ADDR": "here", "MASTER_PORT": "5"}
+    meet_by_slurm(given)
+    assert given == {"MASTER_ADDR": "here", "MASTER_PORT": "5"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "world", "advice"),
+    [
+        ({}, "mpi", "use mpirun -n 2"),
+        ({}, "torch", "use torchrun"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "mpi", "torchrun started this"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "torch", "mpirun started this"),
+    ],
+)
+def test_a_world_that_the_launcher_is_not_for_is_refused(
+    variables: dict[str, str], world: Any, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ProxRLError, match=advice):
+        build_world(Config(world=world))
+
+
+class Place(Solo):
+    """One rank of several, for what only its place decides."""
+
+    def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:
+        self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
+
+
+def test_environments_are_shared_in_order() -> None:
+    assert [share(8, Place(rank, 2)) for rank in range(2)] == [range(4), range(4, 8)]
+    with pytest.raises(ProxRLError, match="use 3, or --envs-per-rank"):
+        share(2, Place(0, 3))
+
+
+def test_neighbours_are_the_ranks_of_the_same_host() -> None:
+    assert [neighbours(rank, ["a", "a", "b", "a"]) for rank in range(4)] == [(0, 3), (1, 3), (0, 1), (2, 3)]
+
+
+def test_ranks_share_the_cores_of_their_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [cores(Place(0, size, 0, size)) for size in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    # mpirun has bound the rank to one core.
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {3}, raising=False)
+    assert cores(Place(0, 2, 0, 2)) == 1
+
+
+def test_threads_of_a_rank_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "cores", lambda _: 3)
+    monkeypatch.setattr(build, "is_small", lambda *_: False)
+    before = torch.get_num_threads()
+    with build.arithmetic(Config(), object(), Place(0, 2, 0, 2)):  # type: ignore[arg-type]
+        assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "local_size", "ids", "visible", "expected"),
+    [
+        (0, 1, None, 4, None),  # torch's own choice
+        (2, 4, None, 4, 2),
+        (1, 2, None, 1, None),  # Slurm shows each rank its own GPU only
+        (3, 4, (0, 0, 1, 1), 2, 1),
+        (2, 3, (1,), 2, 1),
+        (0, 1, (3,), 4, 3),
+    ],
+)
+def test_gpus_go_by_the_place_on_the_host(local_rank: int, local_size: int, ids: Any, visible: int, expected: int | None) -> None:
+    assert device_index(Place(local_rank, local_size, local_rank, local_size), ids, visible) == expected
