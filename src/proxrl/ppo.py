@@ -185,12 +185,10 @@ def loss(
 
 def explained_variance(parts: Parts, batch: Batch) -> float:
     """1 - Var(target - value) / Var(target): 1 is perfect foresight, 0 no better than a constant."""
-    whole = parts.compute.array(np.zeros(len(batch.weight), np.int64))
-
-    def deviation(values: Array) -> float:
-        # Around the mean: a large one would cost all digits of single precision.
-        centred = values - moments(values, batch.weight, whole, 1, parts.compute, parts.world)[1]
-        return float(moments(centred, batch.weight, whole, 1, parts.compute, parts.world)[2][0])
-
-    unexplained, target = deviation(batch.target - batch.value), deviation(batch.target)
+    library, world, rows = parts.compute.library, parts.world, len(batch.weight)
+    both = library.concatenate([batch.target - batch.value, batch.target])
+    weight, owner = library.concatenate([batch.weight] * 2), parts.compute.array(np.repeat(np.arange(2), rows))
+    # Around their means: large ones would cost all digits of single precision.
+    centred = both - moments(both, weight, owner, 2, parts.compute, world)[1][owner]
+    unexplained, target = moments(centred, weight, owner, 2, parts.compute, world)[2].tolist()
     return 1 - (unexplained / target) ** 2 if target > 1e-7 else 0.0

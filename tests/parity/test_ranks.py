@@ -10,6 +10,7 @@ from gymnasium import spaces
 from harness import NEVER, NextStepEnvs, assemble, run_ranks, scripted, train
 from proxrl.config import Config
 from proxrl.envs.gymnasium import InProcessEnvs
+from proxrl.world.solo import Solo
 
 SCRIPTS = (((3, "terminated"), (2, "truncated")), ((4, "truncated"),), (NEVER,), ((1, "terminated"), (6, "truncated")))
 
@@ -47,3 +48,58 @@ def test_one_two_and_four_ranks_train_alike(pool: Any, compute: str) -> None:
             for name, tensor in learnt.items():
                 assert torch.allclose(tensor.double(), expected[name].double(), rtol=1e-4, atol=1e-5), (size, name)
                 assert torch.equal(tensor, ranks[0][name]), (size, name)
+
+
+class Counted(Solo):
+    """Counts messages, and bytes of tensors."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = 0
+
+    def sum_(self, tensor: torch.Tensor) -> None:
+        self.messages += 1
+        self.bytes += tensor.nbytes
+
+
+@pytest.mark.parametrize(("accumulate", "normalize"), [(1, False), (2, True)])
+def test_messages_and_bytes_are_what_the_formula_says(accumulate: int, normalize: bool) -> None:
+    """docs/distributed.md gives it; accumulating sends no more often."""
+    epochs, parts_per_epoch = 3, 4
+    config = Config(
+        num_envs=4,
+        rollout_steps=6,
+        num_minibatches=parts_per_epoch,
+        epochs=epochs,
+        accumulate=accumulate,
+        normalize_rewards=normalize,
+        normalize_observations=normalize,
+        compute="autograd",
+        hidden_sizes=(8,),
+    )
+    world = Counted()
+    parts = assemble(config, InProcessEnvs(scripted(SCRIPTS, spaces.Box(-1, 1, (2,), np.float32))), world)
+    train(parts, iterations=1)
+    counted_here = 1  # by the harness, where a run has its report
+    assert world.messages - counted_here == epochs * (parts_per_epoch + 1) + 4 + 2 * normalize
+    gradients = 4 * epochs * parts_per_epoch * (len(parts.parameters.values) + 6)
+    assert gradients < world.bytes < gradients + 1000
+
+
+def test_the_budget_is_counted_over_all_ranks_in_the_order_of_time() -> None:
+    """Dummy steps push the end past the last rollout's share: which steps still count must not depend on the ranks."""
+    config = Config(num_envs=4, rollout_steps=6, num_minibatches=2, total_steps=72, hidden_sizes=(4,))
+
+    def counted(world: Any) -> list[Any]:
+        share = 4 // world.size
+        first = world.rank * share
+        makers = scripted(SCRIPTS[first : first + share], spaces.Box(-1, 1, (2,), np.float32), first)
+        return train(assemble(config, NextStepEnvs(makers, first_env=first), world, first)).valid
+
+    alone = run_ranks(1, counted)[0]
+    assert len(alone) == 4  # one more than without dummy steps
+    assert sum(valid.sum() for valid in alone) == 72
+    assert not alone[-1].all()
+    for size in (2, 4):
+        spread = run_ranks(size, counted)
+        for iteration, valid in enumerate(alone):
+            np.testing.assert_array_equal(np.concatenate([rank[iteration] for rank in spread], axis=1), valid)

@@ -1,0 +1,139 @@
+"""Several ranks against one: the same run, the same number of environments in all, spread over more processes of this machine.
+
+    python benchmarks/ranks.py                         # HalfCheetah-v5, 1 and 2 ranks by MPI and torchrun
+    python benchmarks/ranks.py --env PongNoFrameskip-v4
+    python benchmarks/ranks.py --growth                # messages and bytes per iteration with 1, 2, 4 and 8 ranks
+
+Each run is a set of fresh processes, in alternating rounds; counted is everything from the end of the first iteration to the end
+of the last. Figures are ratios within a round, because machines are noisy; the median counts. `waiting` is the share of that time
+that rank 0 spends exchanging messages, waiting for slower ranks included.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "HalfCheetah-v5": {"num_envs": 8, "rollout_steps": 256, "num_minibatches": 32, "epochs": 10, "total_steps": 8 * 256 * 10},
+    "PongNoFrameskip-v4": {"num_envs": 8, "rollout_steps": 128, "num_minibatches": 4, "epochs": 4, "total_steps": 8 * 128 * 4},
+    "CartPole-v1": {"num_envs": 8, "rollout_steps": 128, "num_minibatches": 4, "epochs": 4, "total_steps": 8 * 128 * 20},
+}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class Measured:
+    """A world that counts what goes through it."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.messages = self.bytes = 0
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world, name)
+
+    def sum_(self, tensor: Tensor) -> None:
+        self.count(tensor.nbytes, self.world.sum_, tensor)
+
+    def gather(self, value: Any) -> list[Any]:
+        return list(self.count(len(pickle.dumps(value)), self.world.gather, value))
+
+    def count(self, size: int, exchange: Any, value: Any) -> Any:
+        self.messages += 1
+        self.bytes += size
+        began = time.perf_counter()
+        result = exchange(value)
+        self.seconds += time.perf_counter() - began
+        return result
+
+
+def train_as_rank(settings: dict[str, Any], out: Path) -> None:
+    """One rank's part; the first one writes what was measured."""
+    import proxrl
+    from proxrl import launch
+
+    world = Measured(launch.build_world(proxrl.Config()))
+    launch.build_world = lambda _: world  # type: ignore[assignment]
+    marks: list[tuple[float, int, int, float, int]] = []
+
+    class Mark(proxrl.Callback):
+        def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
+            marks.append((time.perf_counter(), session.step, world.messages, world.seconds, world.bytes))
+
+    with tempfile.TemporaryDirectory() as folder:
+        proxrl.train(**settings, runs_dir=folder, quiet=True, tensorboard=False, callbacks=[Mark()])
+    first, last = marks[0], marks[-1]
+    iterations = len(marks) - 1
+    if world.rank == 0:
+        measured = {
+            "speed": (last[1] - first[1]) / (last[0] - first[0]),
+            "waiting": (last[3] - first[3]) / (last[0] - first[0]),
+            "messages": (last[2] - first[2]) / iterations,
+            "bytes": (last[4] - first[4]) / iterations,
+        }
+        out.write_text(json.dumps(measured))
+
+
+def measure(ranks: int, launcher: str, settings: dict[str, Any]) -> dict[str, float]:
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        words = [__file__, "--as-rank", json.dumps(settings), out.name]
+        folder = Path(sys.executable).parent
+        mpirun = [str(folder / "mpirun"), "-n", str(ranks), "--map-by", ":oversubscribe", "--bind-to", "none", sys.executable]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [sys.executable] if ranks == 1 else mpirun if launcher == "mpi" else torchrun
+        done = subprocess.run([*command, *words], env={**os.environ, **AS_ROOT}, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        return dict(json.loads(Path(out.name).read_text()))
+
+
+def compare(env: str, rounds: int) -> None:
+    settings = {"env": env, **SETTINGS[env]}
+    seen: dict[str, list[dict[str, float]]] = {"1 rank": [], "2 ranks, mpi": [], "2 ranks, torch": []}
+    for _ in range(rounds):
+        seen["1 rank"].append(measure(1, "", settings))
+        seen["2 ranks, mpi"].append(measure(2, "mpi", settings))
+        seen["2 ranks, torch"].append(measure(2, "torch", settings))
+    for name, runs in seen.items():
+        speed, waiting = (statistics.median(run[key] for run in runs) for key in ("speed", "waiting"))
+        ratios = [run["speed"] / alone["speed"] for run, alone in zip(runs, seen["1 rank"], strict=True)]
+        spread = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        ratio = f"ratio {statistics.median(ratios):.2f} (of {spread})"
+        print(f"{env:<20} {name:<15} {speed:>7.0f} steps/s   {ratio}   waiting {waiting:.0%}")
+
+
+def growth(env: str) -> None:
+    settings = {"env": env, **SETTINGS[env]}
+    for ranks in (1, 2, 4, 8):
+        found = measure(ranks, "mpi", settings)
+        numbers = f"{found['messages']:>6.0f} messages, {found['bytes'] / 2**20:>7.2f} MiB per rank and iteration"
+        print(f"{env:<20} {ranks} ranks (mpi): {numbers}, {found['speed']:>7.0f} steps/s, waiting {found['waiting']:.0%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="HalfCheetah-v5", choices=SETTINGS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_rank:
+        train_as_rank(json.loads(options.as_rank[0]), Path(options.as_rank[1]))
+    elif options.growth:
+        growth(options.env)
+    else:
+        compare(options.env, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
