@@ -32,6 +32,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/pixels.py
+	$(BIN)/python benchmarks/ranks.py
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache

@@ -138,12 +138,7 @@ def build_world(config: Config) -> World:
         raise ProxRLError("--world mpi, but torchrun started this; use mpirun, or leave --world out")
     if kind == "torch" and launch.kind == "mpi" and launch.launcher != "srun":
         raise ProxRLError(f"--world torch, but {launch.launcher} started this; use torchrun or srun, or leave --world out")
-    try:
-        world = join_world(kind, launch, uses_nccl(config))
-    except ProxRLError:
-        if launch.rank:
-            raise SystemExit(2) from None  # rank 0 has the same to say
-        raise
+    world = join_world(kind, launch, uses_nccl(config))
     if world.size != launch.size:
         # Each process would train a run of its own, in the folder of the others.
         raise ProxRLError(

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from proxrl import __version__
 from proxrl.config import OFF, Config, choices_of, field_types, flag, parse_value
 from proxrl.errors import ProxRLError
-from proxrl.world.launcher import launched
+from proxrl.world.launcher import is_for_this_rank_to_tell
 
 TRAIN_HELP = """\
 Train PPO on an environment. The same command again resumes the run.
@@ -175,8 +175,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ProxRLError as error:
-        # Ranks that a launcher started together read the same words and agree on what is wrong: the first tells it.
-        if launched().rank == 0 or "solo" in words:
+        if "solo" in words or is_for_this_rank_to_tell(error):
             if debug:
                 traceback.print_exc()
             print(f"proxrl: error: {' '.join(str(error).split())}", file=sys.stderr)

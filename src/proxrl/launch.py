@@ -35,7 +35,7 @@ from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.session import WINDOW, Saved, Session, check_restorable, told
 from proxrl.world.api import World, agreed
-from proxrl.world.launcher import launched
+from proxrl.world.launcher import is_for_this_rank_to_tell, launched
 
 EnvLike = str | Callable[..., Any]
 
@@ -146,7 +146,14 @@ def train(
     file = None if config is None else Path(config)
     resolved = resolve(env, settings, preset, None if clobber else Path(runs_dir), file, envs_per_rank).config
     outputs = quiet, tensorboard, wandb
-    result = run(env or resolved.env, resolved, Path(runs_dir), clobber, *outputs, callbacks, loggers, debug=True)
+    try:
+        result = run(env or resolved.env, resolved, Path(runs_dir), clobber, *outputs, callbacks, loggers, debug=True)
+    except AgreedError:
+        raise  # on all ranks, so that a program may catch it and go on with the next run
+    except ProxRLError as error:
+        if resolved.world != "solo" and not is_for_this_rank_to_tell(error):
+            raise SystemExit(2) from None
+        raise
     if result.signal is not None and not result.finished:
         # It has only been held back until the run was saved: Ctrl-C ends the caller's loop over seeds too.
         signal.raise_signal(result.signal)

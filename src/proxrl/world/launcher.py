@@ -2,8 +2,11 @@
 
 import os
 import re
+import time
 from collections.abc import Mapping, MutableMapping
 from typing import NamedTuple
+
+from proxrl.errors import AgreedError, ProxRLError
 
 # Variables of rank and size, and the kind of world that the launcher is for. One launcher may run inside another: torchrun or
 # mpirun in a job of Slurm, which sets its own variables too, so srun comes last.
@@ -15,6 +18,9 @@ LAUNCHERS = {
 }
 # Where ranks that Slurm started meet, if nothing else is said: ports that no service is known for.
 FIRST_PORT, PORTS = 20_000, 10_000
+
+
+SECONDS_TO_TELL = 5.0
 
 
 class Launch(NamedTuple):
@@ -33,6 +39,19 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launch:
         if rank.isdigit() and size.isdigit() and int(size) > 1:
             return Launch(launcher, kind, int(rank), int(size))
     return Launch("", "solo", 0, 1)
+
+
+def is_for_this_rank_to_tell(error: ProxRLError) -> bool:
+    """Ranks that a launcher started together read the same words and mostly find the same wrong: the first tells it.
+
+    The others give it time to, since launchers end all ranks as soon as one has ended. What is left then is an error of this
+    rank's own, such as a package that only its host lacks; srun ends nobody, so there it can't be told apart.
+    """
+    launch = launched()
+    if launch.rank == 0:
+        return True
+    time.sleep(SECONDS_TO_TELL)
+    return launch.launcher != "srun" and not isinstance(error, AgreedError)
 
 
 def meet_by_slurm(variables: MutableMapping[str, str]) -> None:
