@@ -61,10 +61,9 @@ def start_ranks(
 
 
 def run_ranks_by(
-    launcher: str, ranks: int, *words: str, cwd: Path, flags: tuple[str, ...] = (), **environment: str
+    launcher: str, ranks: int, *words: str, cwd: Path, flags: tuple[str, ...] = (), seconds: float = 120, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    process = start_ranks(launcher, ranks, *words, cwd=cwd, flags=flags, **environment)
-    return finish(process)
+    return finish(start_ranks(launcher, ranks, *words, cwd=cwd, flags=flags, **environment), seconds)
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 120) -> subprocess.CompletedProcess[str]:

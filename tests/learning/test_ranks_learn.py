@@ -1,26 +1,30 @@
-"""Two ranks reach what one rank reaches. CartPole-v1 is solved at 500; HalfCheetah-v4 by one rank is in docs/results.md."""
+"""Two ranks reach what one rank reaches, by the mean return of the last 100 training episodes."""
 
-import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from commands import run
+from commands import saved
 from ranks import run_ranks_by
 
 
-def final_return(folder: Path, env: str) -> float:
-    """The mean of the last ten iterations in which episodes ended."""
-    lines = [json.loads(line) for line in (folder / f"runs/{env}/ppo/seed1/metrics.jsonl").read_text().splitlines()]
-    returns = [line["charts/episodic_return"] for line in lines if "charts/episodic_return" in line]
-    return sum(returns[-10:]) / 10
+def mean_return(launcher: str, env: str, seed: int, folder: Path, *words: str) -> float:
+    done = run_ranks_by(launcher, 2, "train", env, "--seed", str(seed), "--quiet", *words, cwd=folder, seconds=800)
+    assert done.returncode == 0, done.stderr
+    return float(np.mean([total for _, total, _ in saved(folder / f"runs/{env}/ppo/seed{seed}")[1]["recent"]]))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("launcher", "seed"), [("mpirun", 1), ("torchrun", 2), ("mpirun", 3)])
 def test_two_ranks_solve_cartpole(launcher: str, seed: int, tmp_path: Path) -> None:
-    words = ("train", "CartPole-v1", "--seed", str(seed), "--total-steps", "200000", "--quiet")
-    done = run_ranks_by(launcher, 2, *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (tmp_path / f"runs/CartPole-v1/ppo/seed{seed}").rename(tmp_path / "runs/CartPole-v1/ppo/seed1") if seed != 1 else None
-    assert final_return(tmp_path, "CartPole-v1") > 475
+    assert mean_return(launcher, "CartPole-v1", seed, tmp_path) >= 475  # as one rank does, on each of these seeds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_ranks_run_with_halfcheetah(tmp_path: Path) -> None:
+    words = ("--num-envs", "8", "--rollout-steps", "256", "--total-steps", "300000")
+    returns = [mean_return("mpirun", "HalfCheetah-v4", seed, tmp_path, *words) for seed in (1, 2)]
+    assert np.mean(returns) > 800
