@@ -1,0 +1,137 @@
+"""Two hosts, played by two network namespaces with a wire between them: torchrun trains across both as one host does, only
+the first rank's host keeps the run, and when the other host dies, this one ends soon and leaves a whole checkpoint."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from test_launched import CARTPOLE, assert_alike
+
+from commands import TESTS, run, saved, wait_for
+from ranks import finish
+
+PORT = 29477  # taken by nobody: a new namespace has all its ports to itself
+FOLDER = Path("runs/CartPole-v1/ppo/seed1")
+# Iterations of some milliseconds, a checkpoint after each: the end may come in the middle of anything.
+ENDLESS = ("train", "CartPole-v1", "--num-envs", "4", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
+ENDLESS += ("--hidden-sizes", "8", "--save-every", "64", "--vector", "inprocess", "--no-tensorboard", "--total-steps", "640000")
+ENDLESS += ("--callback", "ranks:WritePid", "--callback-kwargs", "seconds=0.01")
+
+
+@dataclass(frozen=True)
+class Host:
+    namespace: str
+    interface: str
+    address: str
+    folder: Path
+
+    def pids(self) -> list[int]:
+        """Everything that runs on this host."""
+        listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True)
+        return [int(pid) for pid in listed.stdout.split()]
+
+    def kill(self) -> None:
+        for pid in self.pids():
+            with suppress(ProcessLookupError):  # torchrun may have ended its rank in between
+                os.kill(pid, signal.SIGKILL)
+
+
+def ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+    if shutil.which("ip") is None:
+        pytest.skip("no ip command: install iproute2")
+    # Names of this process alone, since namespaces belong to the whole machine; an interface's has at most 15 characters.
+    pair = tuple(
+        Host(f"proxrl-{os.getpid()}-{letter}", f"px{os.getpid()}{letter}", f"10.77.0.{number}", tmp_path / letter)
+        for number, letter in ((1, "a"), (2, "b"))
+    )
+    first, second = pair
+    try:
+        try:
+            for host in pair:
+                ip("netns", "add", host.namespace)
+            # Made inside the first namespace, so that this machine's own network never sees it.
+            ip("-n", first.namespace, "link", "add", first.interface, "type", "veth", "peer", "name", second.interface)
+            ip("-n", first.namespace, "link", "set", second.interface, "netns", second.namespace)
+            for host in pair:
+                ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+                ip("-n", host.namespace, "link", "set", "lo", "up")
+                ip("-n", host.namespace, "link", "set", host.interface, "up")
+                ip("netns", "exec", host.namespace, "true")  # needs more rights than making it
+        except OSError as error:
+            pytest.skip(f"this machine allows no network namespaces: {error}")
+        for host in pair:
+            host.folder.mkdir()
+        yield first, second
+    finally:
+        for host in pair:
+            with suppress(OSError, subprocess.CalledProcessError):  # what was never made
+                host.kill()
+            with suppress(OSError):
+                ip("netns", "delete", host.namespace)  # and its end of the wire, which takes the other end along
+
+
+def start_on(host: Host, meeting: Host, *words: str) -> subprocess.Popen[str]:
+    """torchrun with one rank of two; `meeting` is the host whose address both are given.
+
+    The machine's name stands for 127.0.0.1 on both hosts, so that nothing which looks itself up by name is found by the other:
+    torchrun must be told who keeps the store and under which address, and gloo which interface to listen on.
+    """
+    launcher = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    launcher += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{meeting.address}:{PORT}"]
+    launcher += ["--rdzv-id", "test", "--rdzv-conf", f"is_host={str(host == meeting).lower()}", "--local-addr", host.address]
+    return subprocess.Popen(
+        [*launcher, "-m", "proxrl", *words],
+        cwd=host.folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")])),
+            "GLOO_SOCKET_IFNAME": host.interface,
+            # No name server can be reached from here: torch asks for names that it only logs, and would wait 5 s for each.
+            "RES_OPTIONS": "timeout:1 attempts:1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_two_hosts_train_as_one_does(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    assert run(*CARTPOLE, "--quiet", cwd=tmp_path).returncode == 0
+    processes = [start_on(host, hosts[0], *CARTPOLE) for host in hosts]
+    for process in processes:
+        done = finish(process)
+        assert done.returncode == 0, done.stderr
+    # torchrun gives out the ranks as it likes.
+    (writer,) = (host for host in hosts if (host.folder / "runs").exists())
+    assert_alike(writer.folder / FOLDER, tmp_path / FOLDER)
+
+
+def test_a_host_that_dies_ends_the_other(hosts: tuple[Host, Host]) -> None:
+    survivor, victim = hosts
+    process, lost = (start_on(host, survivor, *ENDLESS) for host in hosts)
+    wait_for(lambda: any((host.folder / FOLDER / "checkpoints/latest.safetensors").exists() for host in hosts), 120)
+    victim.kill()
+    killed = time.monotonic()
+    done = finish(process, 60)
+    assert done.returncode != 0
+    assert time.monotonic() - killed < 60
+    assert finish(lost).returncode == -signal.SIGKILL
+    wait_for(lambda: not survivor.pids())  # nothing is left running
+    (writer,) = (host for host in hosts if (host.folder / "runs").exists())
+    assert saved(writer.folder / FOLDER)[1]["step"] >= 64  # verifies the checksum
