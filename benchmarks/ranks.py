@@ -97,8 +97,8 @@ def measure(ranks: int, launcher: str, settings: dict[str, Any]) -> dict[str, fl
         return dict(json.loads(Path(out.name).read_text()))
 
 
-def compare(env: str, rounds: int) -> None:
-    settings = {"env": env, **SETTINGS[env]}
+def compare(env: str, vector: str, rounds: int) -> None:
+    settings = {"env": env, "vector": vector, **SETTINGS[env]}
     seen: dict[str, list[dict[str, float]]] = {"1 rank": [], "2 ranks, mpi": [], "2 ranks, torch": []}
     for _ in range(rounds):
         seen["1 rank"].append(measure(1, "", settings))
@@ -112,8 +112,8 @@ def compare(env: str, rounds: int) -> None:
         print(f"{env:<20} {name:<15} {speed:>7.0f} steps/s   {ratio}   waiting {waiting:.0%}")
 
 
-def growth(env: str) -> None:
-    settings = {"env": env, **SETTINGS[env]}
+def growth(env: str, vector: str) -> None:
+    settings = {"env": env, "vector": vector, **SETTINGS[env]}
     for ranks in (1, 2, 4, 8):
         found = measure(ranks, "mpi", settings)
         numbers = f"{found['messages']:>6.0f} messages, {found['bytes'] / 2**20:>7.2f} MiB per rank and iteration"
@@ -123,6 +123,7 @@ def growth(env: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="HalfCheetah-v5", choices=SETTINGS)
+    parser.add_argument("--vector", default="auto", help="where environments run, as in proxrl train")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
@@ -130,9 +131,9 @@ def main() -> None:
     if options.as_rank:
         train_as_rank(json.loads(options.as_rank[0]), Path(options.as_rank[1]))
     elif options.growth:
-        growth(options.env)
+        growth(options.env, options.vector)
     else:
-        compare(options.env, options.rounds)
+        compare(options.env, options.vector, options.rounds)
 
 
 if __name__ == "__main__":

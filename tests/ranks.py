@@ -16,7 +16,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from commands import TESTS
+from commands import TESTS, metrics, saved
 from proxrl import Callback
 from proxrl.world.launcher import launched
 
@@ -28,6 +28,22 @@ AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
+
+
+# Twenty iterations of this and that: gradients in pieces, checkpoints to compare.
+CARTPOLE = ("train", "CartPole-v1", "--num-envs", "8", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
+CARTPOLE += (
+    "--total-steps",
+    "2560",
+    "--compute",
+    "autograd",
+    "--vector",
+    "inprocess",
+    "--accumulate",
+    "2",
+    "--save-every",
+    "512",
+)
 
 
 def launcher_words(launcher: str, ranks: int) -> list[str]:
@@ -79,6 +95,18 @@ def finish(process: subprocess.Popen[str], seconds: float = 120) -> subprocess.C
 def ours(text: str) -> list[str]:
     """The lines that ProxRL wrote, among those of the launchers."""
     return [line for line in text.splitlines() if line.startswith("proxrl: ")]
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """The same learnt tensors and metrics, up to the order in which numbers are added."""
+    (tensors, state), (expected, expected_state) = saved(one), saved(other)
+    assert state["iteration"] == expected_state["iteration"] == 20
+    assert state["episode_counts"] == expected_state["episode_counts"]
+    assert np.allclose(state["recent"], expected_state["recent"], rtol=1e-3)
+    for name, tensor in tensors.items():
+        assert torch.allclose(tensor.double(), expected[name].double(), rtol=2e-3, atol=2e-5), name
+    for line, expected_line in zip(metrics(one), metrics(other), strict=True):
+        assert line == pytest.approx(expected_line, rel=0.01, abs=1e-4)
 
 
 class WritePid(Callback):

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,6 +39,8 @@ from proxrl.world.api import World, agreed
 from proxrl.world.launcher import is_for_this_rank_to_tell, launched
 
 EnvLike = str | Callable[..., Any]
+
+SECONDS_OF_ONE_SIGTERM = 5.0
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,8 @@ def run(
         parts, callbacks, folder, saved, open_loggers = agreed(world, prepare)
         stack.enter_context(arithmetic(config, parts.policy, world))
         start_step = saved[1]["step"] if saved else 0
-        display = Console(config.planned_steps, start_step, quiet)
+        # mpirun gives its ranks a terminal even where its own output goes to a file.
+        display = Console(config.planned_steps, start_step, quiet, live=world.kind != "mpi")
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks)
@@ -364,13 +368,21 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
 
 @contextmanager
 def stopping_signals(session: Session, quiet: bool) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM asks the session to stop after this iteration; a second one does not wait."""
+    """The first Ctrl-C or SIGTERM asks the session to stop after this iteration; a second one does not wait.
+
+    A SIGTERM soon after the first is no impatience: Slurm sends it to every process, and torchrun passes its own on to its ranks.
+    """
     received: list[int] = []
+    received_at = 0.0
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+        nonlocal received_at
+        if received and number == signal.SIGTERM and time.monotonic() - received_at < SECONDS_OF_ONE_SIGTERM:
+            return
         if received:
             raise KeyboardInterrupt
         received.append(number)
+        received_at = time.monotonic()
         session.stop_requested = True
         if not quiet:
             # Straight to the stream: the display may be in the middle of drawing.

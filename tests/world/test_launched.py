@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from commands import metrics, run, saved
-from ranks import LAUNCHERS, ours, run_ranks_by
+from commands import run
+from ranks import CARTPOLE, LAUNCHERS, assert_alike, ours, run_ranks_by
 
 # Everything that ranks must agree on is on: statistics of observations and rewards, normalised advantages, a KL limit, and
 # evaluations. T does not divide by the number of minibatches.
@@ -27,31 +25,6 @@ PENDULUM += (
     "--vector",
     "inprocess",
 )
-CARTPOLE = ("train", "CartPole-v1", "--num-envs", "8", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
-CARTPOLE += (
-    "--total-steps",
-    "2560",
-    "--compute",
-    "autograd",
-    "--vector",
-    "inprocess",
-    "--accumulate",
-    "2",
-    "--save-every",
-    "512",
-)
-
-
-def assert_alike(one: Path, other: Path) -> None:
-    """The same learnt tensors and metrics, up to the order in which numbers are added."""
-    (tensors, state), (expected, expected_state) = saved(one), saved(other)
-    assert state["iteration"] == expected_state["iteration"] == 20
-    assert state["episode_counts"] == expected_state["episode_counts"]
-    assert np.allclose(state["recent"], expected_state["recent"], rtol=1e-3)
-    for name, tensor in tensors.items():
-        assert torch.allclose(tensor.double(), expected[name].double(), rtol=2e-3, atol=2e-5), name
-    for line, expected_line in zip(metrics(one), metrics(other), strict=True):
-        assert line == pytest.approx(expected_line, rel=0.01, abs=1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,9 @@ from proxrl.world.solo import Solo
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Launch("mpirun", "mpi", 1, 2)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Launch("mpiexec", "mpi", 1, 2)),
         ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"}, Launch("srun", "mpi", 5, 8)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "1", "PMI_SIZE": "2"}, Launch("srun", "mpi", 1, 2)),
         # Launchers inside a job of Slurm.
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "3", "PMI_SIZE": "8"}, Launch("mpiexec", "mpi", 3, 8)),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "RANK": "3", "WORLD_SIZE": "8"}, Launch("torchrun", "torch", 3, 8)),
         # A batch script, or an only rank, trains alone.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Launch("", "solo", 0, 1)),

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_launched import CARTPOLE, assert_alike
 
 from commands import TESTS, run, saved, wait_for
-from ranks import finish
+from ranks import CARTPOLE, assert_alike, finish
 
 PORT = 29477  # taken by nobody: a new namespace has all its ports to itself
 FOLDER = Path("runs/CartPole-v1/ppo/seed1")

@@ -60,7 +60,9 @@ class Console:
         quiet: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        live: bool = True,
     ) -> None:
+        self._may_live = live
         self._planned, self._start_step, self._quiet, self._clock = planned_steps, start_step, quiet, clock
         self._stream = stream or sys.stdout
         self._live: Live | None = None
@@ -76,7 +78,7 @@ class Console:
         self._print(text)
         self._pace = Pace(self._start_step, self._clock())
         self._drawn_at = self._clock()
-        if self._quiet or not self._stream.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown"):
+        if self._quiet or not self._may_live or not self._stream.isatty() or os.environ.get("TERM", "") in ("dumb", "unknown"):
             return
         # A terminal is certain here, so rich must not guess again; Windows terminals get rich's own treatment.
         rich_console = RichConsole(file=self._stream, force_terminal=True, highlight=False, markup=False, emoji=False)

@@ -37,7 +37,9 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launch:
     for launcher, (rank_name, size_name, kind) in LAUNCHERS.items():
         rank, size = variables.get(rank_name, ""), variables.get(size_name, "")
         if rank.isdigit() and size.isdigit() and int(size) > 1:
-            return Launch(launcher, kind, int(rank), int(size))
+            slurm = (variables.get("SLURM_PROCID"), variables.get("SLURM_STEP_NUM_TASKS")) == (rank, size)
+            # With PMI-2 srun sets the variables of mpiexec too.
+            return Launch("srun" if slurm and launcher == "mpiexec" else launcher, kind, int(rank), int(size))
     return Launch("", "solo", 0, 1)
 
 
