@@ -29,6 +29,21 @@ def test_every_place_and_test_in_details_exists() -> None:
     assert found > 40
 
 
+# Flags of pip and of launchers that the pages name.
+OTHERS = {"--constraint", "--nproc-per-node", "--nnodes", "--max-restarts", "--local-addr", "--kill-on-bad-exit", "--mpi"}
+OTHERS |= {"--rdzv-backend", "--rdzv-id", "--rdzv-endpoint", "--rdzv-conf"}
+OTHERS |= {
+    "--bind-to",
+    "--oversubscribe",
+    "--hostfile",
+    "--prtemca",
+    "--nodes",
+    "--ntasks",
+    "--ntasks-per-node",
+    "--cpus-per-task",
+}
+
+
 def test_every_core_and_continuous_detail_is_listed() -> None:
     text = (ROOT / "docs/details.md").read_text()
     for heading, count in (("13 core details", 13), ("9 details for continuous actions", 9), ("9 details for Atari", 9)):
@@ -41,7 +56,7 @@ def test_every_flag_in_the_documentation_exists(page: Path) -> None:
     _, commands = make_parser()
     known = {option for parser in commands.values() for action in parser._actions for option in action.option_strings}
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*[a-z])", page.read_text()))
-    assert named <= known | {"--constraint"}
+    assert named <= known | OTHERS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

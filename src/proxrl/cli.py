@@ -24,6 +24,7 @@ Train PPO on an environment. The same command again resumes the run.
   proxrl train CartPole-v1
   proxrl train HalfCheetah-v4 --num-envs 8 --rollout-steps 256 --seed 2
   proxrl train my_package:make_env --env-kwargs difficulty=3
+  mpirun -n 8 proxrl train HalfCheetah-v4 --num-envs 64     (srun and torchrun too: docs/distributed.md)
 
 Coefficients may follow a schedule, such as --clip linear:0.2:0.05 (docs/settings.md).
 Values not given come from the preset of the environment's family; --print-config shows them and their sources.
