@@ -131,6 +131,14 @@ class StopOne(Callback):
             session.stop_requested = True
 
 
+class TerminateOne(Callback):
+    """One rank is asked to stop by a signal of its own."""
+
+    def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
+        if session.parts.world.rank == 1 and session.iteration == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 class Nudge(Callback):
     """One rank's parameters change by themselves."""
 

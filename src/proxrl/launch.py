@@ -180,6 +180,8 @@ def run(
         stack.enter_context(arithmetic(config))
         world = build_world(config)
         stack.enter_context(ending_together(world, debug))
+        # Where hosts have other packages installed, or do not see the run folder, they would choose differently.
+        config = config.replace(vector=world.gather(config.vector)[0])
         quiet = quiet or world.rank > 0
         for logger in checked("loggers", loggers, LOGGER):
             stack.callback(close, logger)
@@ -230,9 +232,9 @@ def run(
             with suppress(ProxRLError):  # on a full disk this fails as well, and the first error is the one to tell
                 session.write_status("failed")
             raise
-        result = Result(
-            path, config.env, session.step, session.mean_return, session.best_return, finished, received[0] if received else None
-        )
+        # What one rank was told has ended all, and so all pass it on.
+        first_signal = next((number for numbers in world.gather(received) for number in numbers), None)
+        result = Result(path, config.env, session.step, session.mean_return, session.best_return, finished, first_signal)
         display.finish(closing(result, config))
         return result
 

@@ -152,17 +152,25 @@ class Session:
 
     def save_latest(self, state: State) -> None:
         """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole."""
+        snapshot = self._verified_snapshot()
         if self.best_snapshot is not None:
-            checkpoint.save(self.folder.checkpoint_path("best"), *self.best_snapshot)
+            self._write("best", self.best_snapshot)
             self.best_snapshot = None
         if self.saved_step != self.step:
-            self.save("latest")
+            self._write("latest", snapshot)
             self.saved_step = self.step
         self.write_status(state)
         self.saved_at = time.monotonic()
 
     def save(self, name: str) -> None:
-        """Write a checkpoint, once it is certain that all ranks have learnt the same."""
+        self._write(name, self._verified_snapshot())
+
+    def _write(self, name: str, snapshot: Saved) -> None:
+        if self.parts.world.rank == 0:
+            checkpoint.save(self.folder.checkpoint_path(name), *snapshot)
+
+    def _verified_snapshot(self) -> Saved:
+        """What is to be saved, once it is certain that all ranks have learnt the same."""
         tensors, state = self._snapshot()
         digests = self.parts.world.gather(checkpoint.digest(tensors))
         odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
@@ -171,8 +179,7 @@ class Session:
                 f"at step {self.step:,} rank {odd[0]} has other parameters than rank 0, though both took the same steps: do their"
                 " hosts compute alike? The last good checkpoint is untouched"
             )
-        if self.parts.world.rank == 0:
-            checkpoint.save(self.folder.checkpoint_path(name), tensors, state)
+        return tensors, state
 
     def write_status(self, state: State) -> None:
         if self.parts.world.rank == 0:

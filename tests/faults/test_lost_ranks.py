@@ -117,6 +117,27 @@ def test_a_signal_to_one_rank_stops_all(tmp_path: Path) -> None:
     assert "Stopped at step" in done.stdout
 
 
+LOOP = """
+import proxrl
+
+if __name__ == "__main__":
+    for seed in (1, 2):
+        proxrl.train(
+            "CartPole-v1", num_envs=4, rollout_steps=16, total_steps=6400, seed=seed, quiet=True, callback="ranks:TerminateOne"
+        )
+"""
+
+
+def test_a_signal_to_one_rank_ends_the_loop_of_all(tmp_path: Path) -> None:
+    """Otherwise the others would begin the next run without it."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    done = run_ranks_by("torchrun", 2, "loop.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert saved(tmp_path / FOLDER)[1]["iteration"] == 2
+    assert not (tmp_path / "runs/CartPole-v1/ppo/seed2").exists()
+    assert not ours(done.stderr)
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_what_breaks_on_one_rank_is_told_and_ends_all(launcher: str, tmp_path: Path) -> None:
     words = (

@@ -147,7 +147,7 @@ def test_drifted_parameters_are_found_at_the_checkpoint(tmp_path: Path) -> None:
     assert done.returncode == 2
     (line,) = ours(done.stderr)
     assert "rank 1 has other parameters than rank 0" in line
-    assert not (tmp_path / "runs/CartPole-v1/ppo/seed1/checkpoints/step-512.safetensors").exists()
+    assert not list((tmp_path / "runs/CartPole-v1/ppo/seed1/checkpoints").iterdir())
 
 
 def test_a_straggler_is_waited_for(alone: Path, tmp_path: Path) -> None:
