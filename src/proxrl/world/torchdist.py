@@ -26,8 +26,15 @@ class TorchWorld:
         if not dist.is_available():
             raise ProxRLError("this torch was built without torch.distributed; use --world mpi, started by mpirun")
         if not dist.is_initialized():
+            from torch.distributed.rendezvous import rendezvous
+
             with contact(*LOSSES):
-                dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", rank=rank, world_size=size)
+                store, rank, size = next(rendezvous("env://", rank, size))
+                # torchrun keeps the store when it restarts its ranks: without a place of their own in it they would look for
+                # each other where those before them were.
+                number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+                attempt = dist.PrefixStore(f"attempt{number}", store)  # type: ignore[attr-defined]  # not in its __all__
+                dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", store=attempt, rank=rank, world_size=size)
             atexit.register(_leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local_rank, self.local_size = neighbours(self.rank, self.gather(platform.node()))
