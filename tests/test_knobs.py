@@ -21,6 +21,7 @@ from proxrl.config import Config, Phase
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
+from proxrl.schedule import parse_schedule
 from proxrl.steering import Steering
 from proxrl.world.solo import Solo
 
@@ -132,7 +133,7 @@ def test_a_plain_value_learning_rate_falls_as_the_policys_does() -> None:
 
 
 def test_value_learning_rate_may_follow_a_schedule() -> None:
-    config = Config(value_learning_rate=proxrl.config.parse_schedule("linear:0.2:0.1"), total_steps=512 * 4).validate()
+    config = Config(value_learning_rate=parse_schedule("linear:0.2:0.1"), total_steps=512 * 4).validate()
     assert [config.at(step).value_learning_rate for step in (0, 1024)] == pytest.approx([0.2, 0.15])
     assert "value_learning_rate" in config.scheduled
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import proxrl
-from proxrl.config import Coefficients, Config, load_toml, parse_value, save_toml
+from proxrl.config import Coefficients, Config
 from proxrl.errors import ProxRLError
 from proxrl.schedule import parse_schedule
+from proxrl.settings import load_toml, parse_value, save_toml
 
 SMALL = {"num_envs": 2, "rollout_steps": 16, "num_minibatches": 2, "epochs": 1, "total_steps": 160}
 

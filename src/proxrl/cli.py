@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from proxrl import __version__
-from proxrl.config import OFF, Config, choices_of, field_types, flag, parse_value
+from proxrl.config import OFF, Config, choices_of, field_types, flag
 from proxrl.errors import ProxRLError
+from proxrl.settings import parse_value
 from proxrl.world.launcher import is_for_this_rank_to_tell
 
 TRAIN_HELP = """\
@@ -210,7 +211,8 @@ def dispatch(words: Sequence[str]) -> int:
 
 def train(options: dict[str, Any]) -> int:
     # Imported here so that help and mistyped flags answer at once, without waiting for torch.
-    from proxrl.launch import resolve, run
+    from proxrl.launch import run
+    from proxrl.resolve import resolve
 
     outside = {
         name: options.pop(name)
@@ -232,7 +234,7 @@ def train(options: dict[str, Any]) -> int:
 
 
 def print_config(config: Config, sources: dict[str, str]) -> None:
-    from proxrl.config import toml_value
+    from proxrl.settings import toml_value
 
     rows = [
         (f"{spec.name} = {toml_value(getattr(config, spec.name))}", sources[spec.name]) for spec in dataclasses.fields(config)

@@ -1,4 +1,6 @@
-"""From settings to a finished run: resolve, open the run folder, build, train, close. Behind `proxrl.train` and the command."""
+"""From settings to a finished run: join the other ranks, open the folder, build, train, close. Behind `proxrl.train` and the
+command.
+"""
 
 import dataclasses
 import os
@@ -18,10 +20,8 @@ from typing import Any
 from proxrl import ppo
 from proxrl.build import Parts, arithmetic, build, build_environments, build_world
 from proxrl.callback import Callback
-from proxrl.config import Config, flag, parse_value, read_toml
+from proxrl.config import Config, flag
 from proxrl.envs.api import Environments
-from proxrl.envs.atari import AtariOptions
-from proxrl.envs.registry import check_env, choose_vector
 from proxrl.errors import AgreedError, ProxRLError
 from proxrl.evaluation import Scores, equal_quota, run_episodes
 from proxrl.imports import one_line
@@ -31,24 +31,14 @@ from proxrl.log.jsonl import JsonlLogger
 from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.wandb import WandbLogger
 from proxrl.own import build_own
-from proxrl.presets import load_preset
+from proxrl.resolve import EnvLike, resolve
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.session import WINDOW, Saved, Session, check_restorable, told
 from proxrl.world.api import World, agreed
-from proxrl.world.launcher import is_for_this_rank_to_tell, launched
-
-EnvLike = str | Callable[..., Any]
+from proxrl.world.launcher import is_for_this_rank_to_tell
 
 SECONDS_OF_ONE_SIGTERM = 5.0
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A complete config, and where each of its values comes from."""
-
-    config: Config
-    sources: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -62,66 +52,6 @@ class Result:
     best_return: float | None
     finished: bool
     signal: int | None  # what stopped it early, if anything did
-
-
-def resolve(
-    env: EnvLike | None,
-    settings: dict[str, Any],
-    preset: str | None = None,
-    resume_from: Path | None = None,
-    file: Path | None = None,
-    envs_per_rank: int | None = None,
-) -> Resolved:
-    """Defaults, then the preset of the environment's family, then a file such as a run's config.toml, then what was asked for.
-
-    A run under `resume_from` keeps where its environments run, even if something faster has been installed since.
-    """
-    if envs_per_rank is not None:
-        settings = {**settings, "num_envs": envs_of_all_ranks(envs_per_rank, settings)}
-    written = {} if file is None else read_toml(file)
-    given = {**written, **settings}
-    env = given.get("env") if env is None else env
-    if env is None:
-        raise ProxRLError("which environment? Give one, as in 'proxrl train CartPole-v1', or a --config that names it")
-    if not isinstance(env, str) and not callable(env):
-        raise ProxRLError(f"the environment is {env!r}, but must be an id, module:callable, or a callable that makes one")
-    family = check_env(env, str(given.get("vector", "auto")))
-    env_name = env if isinstance(env, str) else callable_name(env)
-    chosen = preset or family.preset
-    sources = {spec.name: "default" for spec in dataclasses.fields(Config)}
-    sources["env"] = f"file {file}" if env == written.get("env") else "argument"
-    values: dict[str, Any] = {"env": env_name}
-    for name, setting in load_preset(chosen, env_name).items():
-        values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
-    for name, value in given.items():
-        if name != "env":
-            values[name], sources[name] = parse_value(name, value), "flag" if name in settings else f"file {file}"
-    config = Config(**values)
-    if config.vector == "auto":
-        vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs)
-        sources["vector"] = "auto: fastest here for this environment and number"
-        if resume_from is not None:
-            earlier = RunFolder(run_folder(resume_from, config.env, config.name, config.seed))
-            if earlier.latest_checkpoint() is not None:
-                vector, sources["vector"] = earlier.config().vector, "auto: as the run began"
-        config = config.replace(vector=vector)
-    for spec in dataclasses.fields(AtariOptions):
-        if family.name != "atari" and spec.name != "max_episode_steps" and getattr(config, spec.name) != spec.default:
-            raise ProxRLError(f"{flag(spec.name)} is for Atari games, and {config.env} is none; leave it out")
-    return Resolved(config.validate(), sources)
-
-
-def envs_of_all_ranks(envs_per_rank: int, settings: dict[str, Any]) -> int:
-    if "num_envs" in settings:
-        raise ProxRLError("--envs-per-rank and --num-envs both say how many environments there are; give one of them")
-    if envs_per_rank < 1:
-        raise ProxRLError(f"--envs-per-rank is {envs_per_rank}, but must be at least 1")
-    return envs_per_rank * (1 if settings.get("world") == "solo" else launched().size)
-
-
-def callable_name(env: Callable[..., Any]) -> str:
-    module, name = getattr(env, "__module__", "env"), getattr(env, "__qualname__", type(env).__name__)
-    return f"{module}:{name}"
 
 
 def train(

@@ -18,8 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag, load_toml, save_toml
+from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag
 from proxrl.errors import ProxRLError
+from proxrl.settings import load_toml, save_toml
 
 if TYPE_CHECKING:  # listing runs must not wait for torch
     import torch

@@ -13,7 +13,7 @@ from proxrl.config import Config
 from proxrl.envs.atari import AtariOptions, ClassicAtari, rom_of
 from proxrl.envs.registry import check_env, choose_vector, find_family, make_environments
 from proxrl.errors import ProxRLError
-from proxrl.launch import resolve
+from proxrl.resolve import resolve
 
 pytest.importorskip("ale_py", reason="Atari needs ale-py")
 pytest.importorskip("cv2", reason="the classic wrappers need OpenCV")

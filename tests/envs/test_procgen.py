@@ -10,7 +10,7 @@ import proxrl
 from proxrl.envs.envpool import EnvPoolEnvs
 from proxrl.envs.registry import find_family, make_environments
 from proxrl.errors import ProxRLError
-from proxrl.launch import resolve
+from proxrl.resolve import resolve
 
 pytest.importorskip("envpool", reason="Procgen needs EnvPool")
 

@@ -5,8 +5,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxrl.config import parse_value
 from proxrl.errors import ProxRLError
+from proxrl.settings import parse_value
 
 
 class Setting(NamedTuple):
