@@ -115,7 +115,7 @@ class ThreadWorld:
 
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, slots: list[Any]) -> None:
         self.rank, self.size, self.wait, self.slots = rank, size, barrier.wait, slots
-        self.kind, self.local_rank, self.local_size = "threads", rank, size
+        self.kind, self.local_rank, self.local_size, self.cores = "threads", rank, size, 1
 
     def gather(self, value: Any) -> list[Any]:
         self.slots[self.rank] = value

@@ -30,7 +30,7 @@ from proxrl.policy.policy import Policy
 from proxrl.policy.small import NumpyCompute
 from proxrl.steering import Steering
 from proxrl.types import Terms
-from proxrl.world.api import World
+from proxrl.world.api import World, own_seat
 from proxrl.world.launcher import Launch, launched, meet_by_slurm
 from proxrl.world.mpi import MpiWorld
 from proxrl.world.solo import Solo
@@ -117,7 +117,7 @@ def build_environments(
         config.env_kwargs,
         num_envs,
         config.vector,
-        config.num_workers or cores(world or Solo()),
+        config.num_workers or (world or Solo()).cores,
         first_env,
         max_episode_steps=config.max_episode_steps,
         action_mask=config.action_mask,
@@ -133,11 +133,11 @@ def build_world(config: Config) -> World:
         return Solo()
     if launch.size == 1:
         starter = "mpirun -n 2" if kind == "mpi" else "torchrun --nproc-per-node 2 -m"
-        raise ProxRLError(f"--world {kind}, but no launcher has started several ranks; use {starter} proxrl train ...")
+        raise AgreedError(f"--world {kind}, but no launcher has started several ranks; use {starter} proxrl train ...")
     if kind == "mpi" and launch.launcher == "torchrun":
-        raise ProxRLError("--world mpi, but torchrun started this; use mpirun, or leave --world out")
+        raise AgreedError("--world mpi, but torchrun started this; use mpirun, or leave --world out")
     if kind == "torch" and launch.kind == "mpi" and launch.launcher != "srun":
-        raise ProxRLError(f"--world torch, but {launch.launcher} started this; use torchrun or srun, or leave --world out")
+        raise AgreedError(f"--world torch, but {launch.launcher} started this; use torchrun or srun, or leave --world out")
     world = join_world(kind, launch, uses_nccl(config))
     if world.size != launch.size:
         # Each process would train a run of its own, in the folder of the others.
@@ -146,6 +146,16 @@ def build_world(config: Config) -> World:
             " loads; use that library's mpirun, srun --mpi=pmix, or --world torch with srun or torchrun"
         )
     return world
+
+
+def refuse_shared_gpus(world: World, device: torch.device, nccl: bool) -> None:
+    """Before NCCL does, which only says that it can't go on."""
+    places = world.gather((own_seat().host, str(device)))
+    if world.kind == "torch" and nccl and len(set(places)) < len(places):
+        shared = next(place for place in places if places.count(place) > 1)
+        raise AgreedError(
+            f"several ranks would use {shared[1]} of {shared[0]}: start fewer there, or let them share it, as in --device-ids 0 0"
+        )
 
 
 def uses_nccl(config: Config) -> bool:
@@ -180,15 +190,11 @@ def build_device(name: str, ids: Sequence[int] | None = None, world: World | Non
 def device_index(world: World, ids: Sequence[int] | None, visible: int) -> int | None:
     """Of several ranks on a host each takes the GPU of its own number, or the one that `ids` has in its place."""
     if ids is not None:
-        return ids[world.local_rank % len(ids)]
+        if len(ids) < world.local_size:
+            raise ProxRLError(f"--device-ids names {len(ids)} GPUs for {world.local_size} ranks on a host; name one for each")
+        return ids[world.local_rank]
     # Where Slurm shows each rank only its own, that one is the first.
     return world.local_rank if world.local_size > 1 and visible > 1 else None
-
-
-def cores(world: World) -> int:
-    """This rank's share of the host's cores, or what its launcher has bound it to if that is fewer."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(bound, (os.cpu_count() or 1) // world.local_size))
 
 
 def is_small(policy: Policy, config: Config) -> bool:
@@ -209,7 +215,7 @@ def arithmetic(config: Config, policy: Policy | None = None, world: World | None
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     small = policy is None or is_small(policy, config)
-    most = TORCH_THREADS if world is None or world.size == 1 else cores(world)
+    most = TORCH_THREADS if world is None or world.size == 1 else world.cores
     torch.set_num_threads(config.threads or (1 if small else most))
     if not small:
         keep_freed_memory()

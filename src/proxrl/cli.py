@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import itertools
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from proxrl import __version__
 from proxrl.config import OFF, Config, choices_of, field_types, flag
 from proxrl.errors import ProxRLError
 from proxrl.settings import parse_value
-from proxrl.world.launcher import is_for_this_rank_to_tell
+from proxrl.world.launcher import is_for_this_rank_to_tell, launched
 
 TRAIN_HELP = """\
 Train PPO on an environment. The same command again resumes the run.
@@ -177,10 +178,11 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ProxRLError as error:
-        if "solo" in words or is_for_this_rank_to_tell(error):
+        if is_solo(words) or is_for_this_rank_to_tell(error):
             if debug:
                 traceback.print_exc()
-            print(f"proxrl: error: {' '.join(str(error).split())}", file=sys.stderr)
+            rank = f"rank {launched().rank}: " if launched().rank else ""
+            print(f"proxrl: error: {rank}{' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("proxrl: interrupted; the last checkpoint is as it was", file=sys.stderr)
@@ -195,6 +197,11 @@ def main(words: Sequence[str] | None = None) -> int:
         reason = " ".join(str(error).split())
         print(f"proxrl: unexpected {type(error).__name__}: {reason}; --debug shows where it came from", file=sys.stderr)
         return 1
+
+
+def is_solo(words: Sequence[str]) -> bool:
+    """Whether the ranks of a launcher are to train alone, each of them speaking for itself."""
+    return "--world=solo" in words or ("--world", "solo") in itertools.pairwise(words)
 
 
 def dispatch(words: Sequence[str]) -> int:
@@ -226,7 +233,8 @@ def train(options: dict[str, Any]) -> int:
     resume_from = None if outside["clobber"] else outside["runs_dir"]
     resolved = resolve(env, options, outside["preset"], resume_from, outside["config"], envs_per_rank)
     if outside["print_config"]:
-        print_config(resolved.config, resolved.sources)
+        if launched().rank == 0 or resolved.config.world == "solo":
+            print_config(resolved.config, resolved.sources)
         return 0
     passed = {name: outside[name] for name in ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")}
     result = run(env or resolved.config.env, resolved.config, **passed)

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from proxrl import ppo
-from proxrl.build import Parts, arithmetic, build, build_environments, build_world
+from proxrl.build import Parts, arithmetic, build, build_environments, build_world, refuse_shared_gpus, uses_nccl
 from proxrl.callback import Callback
 from proxrl.config import Config, flag
 from proxrl.envs.api import Environments
@@ -35,6 +35,7 @@ from proxrl.resolve import EnvLike, resolve
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.session import WINDOW, Saved, Session, check_restorable, told
+from proxrl.settings import toml_value
 from proxrl.world.api import World, agreed
 from proxrl.world.launcher import is_for_this_rank_to_tell
 
@@ -110,22 +111,22 @@ def run(
         stack.enter_context(arithmetic(config))
         world = build_world(config)
         stack.enter_context(ending_together(world, debug))
-        # Where hosts have other packages installed, or do not see the run folder, they would choose differently.
-        config = config.replace(vector=world.gather(config.vector)[0])
+        config, clobber = settle(world, config, clobber, path)
         quiet = quiet or world.rank > 0
-        for logger in checked("loggers", loggers, LOGGER):
-            stack.callback(close, logger)
 
-        def prepare() -> tuple[Parts, Sequence[Callback], RunFolder, Saved | None, list[Logger]]:
-            """All that can fail on one rank alone."""
-            # Built before the folder is touched: what can't be built must not cost an old run by --clobber.
+        def prepare() -> tuple[Parts, list[Callback]]:
+            """What every rank needs."""
+            for logger in checked("loggers", loggers, LOGGER):
+                stack.callback(close, logger)
             parts = build(config, env, world)
             stack.callback(parts.environments.close)
             own_callback = own_parts("callback", config.callback, config.callback_kwargs)
-            every_callback = [*checked("callbacks", callbacks, CALLBACK), *own_callback]
-            folder = RunFolder(path)
+            return parts, [*checked("callbacks", callbacks, CALLBACK), *own_callback]
+
+        def open_run() -> tuple[Saved | None, list[Logger]]:
+            """What the first rank needs, which writes for all."""
             if world.rank > 0:
-                return parts, every_callback, folder, None, []
+                return None, []
             own_logger = own_parts("logger", config.logger, config.logger_kwargs)
             for logger in own_logger:
                 stack.callback(close, logger)
@@ -138,9 +139,13 @@ def run(
             for logger in make_loggers(folder, config, saved[1]["step"] if saved else None, quiet, tensorboard, wandb):
                 open_loggers.append(logger)
                 stack.callback(logger.close)
-            return parts, every_callback, folder, saved, open_loggers
+            return saved, open_loggers
 
-        parts, callbacks, folder, saved, open_loggers = agreed(world, prepare)
+        folder = RunFolder(path)
+        # Built by all before the folder is touched: what can't be built must not cost an old run by --clobber.
+        parts, callbacks = agreed(world, prepare, debug)
+        refuse_shared_gpus(world, parts.parameters.values.device, uses_nccl(config))
+        saved, open_loggers = agreed(world, open_run, debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
         start_step = saved[1]["step"] if saved else 0
         # mpirun gives its ranks a terminal even where its own output goes to a file.
@@ -148,7 +153,7 @@ def run(
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks)
-        received = stack.enter_context(stopping_signals(session, quiet))
+        received = stack.enter_context(stopping_signals(session, quiet, several=world.size > 1))
         display.start(opening(config, path, start_step, world))
         if config.compile:
             display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")
@@ -167,6 +172,29 @@ def run(
         result = Result(path, config.env, session.step, session.mean_return, session.best_return, finished, first_signal)
         display.finish(closing(result, config))
         return result
+
+
+def settle(world: World, config: Config, clobber: bool, path: Path) -> tuple[Config, bool]:
+    """What the ranks must agree on before they begin; gives the settings, and whether an old run is to go."""
+    settings = {spec.name: toml_value(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
+    for name in ("vector", "device", "device_ids", "threads"):  # a matter of what a host has
+        settings.pop(name)
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    found = RunFolder(path).latest_checkpoint() is not None
+    told = world.gather((settings, config.vector, restarts, found))
+    everybodys, vectors, all_restarts, all_found = zip(*told, strict=True)
+    for rank, theirs in enumerate(everybodys):
+        odd = [name for name, value in everybodys[0].items() if theirs[name] != value]
+        if odd:
+            pair = f"{theirs[odd[0]]} on rank {rank}, but {everybodys[0][odd[0]]} on rank 0"
+            raise AgreedError(f"{flag(odd[0])} is {pair}: ranks train one run, so give all the same, or --world solo")
+    clobber = clobber and max(all_restarts) == 0  # a restarted job repeats its words, but must not begin again
+    if not clobber and any(all_found) and not all_found[0]:
+        raise AgreedError(
+            f"rank {all_found.index(True)} finds a checkpoint in {path} and rank 0 does not; put --runs-dir on a disk that all"
+            " hosts share, or delete it there"
+        )
+    return config.replace(vector=vectors[0]), clobber
 
 
 @contextmanager
@@ -299,17 +327,18 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
 
 
 @contextmanager
-def stopping_signals(session: Session, quiet: bool) -> Iterator[list[int]]:
+def stopping_signals(session: Session, quiet: bool, several: bool) -> Iterator[list[int]]:
     """The first Ctrl-C or SIGTERM asks the session to stop after this iteration; a second one does not wait.
 
-    A SIGTERM soon after the first is no impatience: Slurm sends it to every process, and torchrun passes its own on to its ranks.
+    A second SIGTERM to one of several ranks is no impatience if it comes at once: Slurm sends it to every process, and torchrun
+    passes its own on to its ranks.
     """
     received: list[int] = []
     received_at = 0.0
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
         nonlocal received_at
-        if received and number == signal.SIGTERM and time.monotonic() - received_at < SECONDS_OF_ONE_SIGTERM:
+        if received and several and number == signal.SIGTERM and time.monotonic() - received_at < SECONDS_OF_ONE_SIGTERM:
             return
         if received:
             raise KeyboardInterrupt

@@ -116,8 +116,8 @@ class Session:
         steps, all_counts, all_episodes = zip(*self.parts.world.gather((rollout.steps, counts, episodes)), strict=True)
         self.step += sum(steps)
         self.episode_counts = [count for part in all_counts for count in part]
-        # By environment, since the order of time is known within a rank only.
-        finished = sorted((episode for part in all_episodes for episode in part), key=lambda episode: episode.env)
+        # In the order of time, as one rank would find them.
+        finished = sorted((episode for part in all_episodes for episode in part), key=lambda episode: (episode.step, episode.env))
         self.recent.extend(finished)
         return finished
 

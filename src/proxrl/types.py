@@ -21,6 +21,7 @@ class Episode(NamedTuple):
     env: int  # index of the environment within its pool
     total_reward: float
     length: int
+    step: int = 0  # of the rollout, in which it ended
 
 
 class Step(NamedTuple):

@@ -81,7 +81,8 @@ def test_ten_kills_at_random_moments(launcher: str, tmp_path: Path) -> None:
 
 
 def test_torchrun_restarts_a_job_that_lost_a_rank(tmp_path: Path) -> None:
-    words = (*WORDS, "--total-steps", "640", "--callback", "ranks:DieOnce")
+    """From the last checkpoint, though the words say --clobber."""
+    words = (*WORDS, "--total-steps", "640", "--callback", "ranks:DieOnce", "--clobber")
     done = run_ranks_by("torchrun", 2, *words, cwd=tmp_path, flags=("--max-restarts", "2"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "died").exists()
@@ -114,7 +115,8 @@ def test_a_signal_to_one_rank_stops_all(tmp_path: Path) -> None:
     wait_for(lambda: lines(tmp_path) >= 3)
     os.kill(pid_of(1, tmp_path), signal.SIGTERM)
     done = finish(process, 60)
-    assert "Stopped at step" in done.stdout
+    assert f"Stopped at step {saved(tmp_path / FOLDER)[1]['step']:,}" in done.stdout
+    assert done.returncode != 0
 
 
 LOOP = """

@@ -54,6 +54,7 @@ class Counted(Solo):
     """Counts messages, and bytes of tensors."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.messages = self.bytes = 0
 
     def sum_(self, tensor: torch.Tensor) -> None:
@@ -103,3 +104,13 @@ def test_the_budget_is_counted_over_all_ranks_in_the_order_of_time() -> None:
         spread = run_ranks(size, counted)
         for iteration, valid in enumerate(alone):
             np.testing.assert_array_equal(np.concatenate([rank[iteration] for rank in spread], axis=1), valid)
+
+
+@pytest.mark.parametrize("compute", ["numpy", "autograd"])
+def test_a_rank_may_have_no_row_of_a_minibatch(compute: str) -> None:
+    """With fewer steps of its environments than there are minibatches."""
+    config = Config(num_envs=4, rollout_steps=2, num_minibatches=4, total_steps=8, hidden_sizes=(4,), compute=compute)
+    expected = run_ranks(1, lambda world: trained(world, InProcessEnvs, config))[0]
+    for learnt in run_ranks(4, lambda world: trained(world, InProcessEnvs, config)):
+        for name, tensor in learnt.items():
+            assert torch.allclose(tensor.double(), expected[name].double(), rtol=1e-4, atol=1e-5), name

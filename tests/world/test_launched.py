@@ -98,7 +98,13 @@ def test_a_wrong_flag_is_told_once(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_only_one_rank_cannot_make_is_told_once(tmp_path: Path) -> None:
-    done = run_ranks_by("mpirun", 2, "train", "ranks:FailsOnRank", "--env-kwargs", "at=0", cwd=tmp_path)
+    """And by --clobber it costs nothing of an old run."""
+    checkpoint = tmp_path / "runs/ranks-FailsOnRank/ppo/seed1/checkpoints/latest.safetensors"
+    words = ("train", "ranks:FailsOnRank", "--num-envs", "2", "--rollout-steps", "8", "--num-minibatches", "2", "--quiet")
+    assert run(*words, "--total-steps", "16", "--env-kwargs", "at=99", cwd=tmp_path).returncode == 0
+    assert checkpoint.exists()
+    done = run_ranks_by("mpirun", 2, *words, "--clobber", "--env-kwargs", "at=0", cwd=tmp_path)
+    assert checkpoint.exists()
     assert done.returncode == 2
     (line,) = ours(done.stderr)
     assert "rank 1: " in line

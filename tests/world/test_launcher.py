@@ -1,15 +1,19 @@
 """Who started this process, by the variables of each launcher."""
 
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from proxrl import build
-from proxrl.build import build_world, cores, device_index, share
+from proxrl.build import build_world, device_index, refuse_shared_gpus, share
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
-from proxrl.world.api import neighbours
+from proxrl.launch import settle
+from proxrl.settings import toml_value
+from proxrl.world.api import Seat, neighbours
 from proxrl.world.launcher import Launch, first_host, launched, meet_by_slurm
 from proxrl.world.solo import Solo
 
@@ -83,6 +87,7 @@ class Place(Solo):
     """One rank of several, for what only its place decides."""
 
     def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:
+        super().__init__()
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
 
 
@@ -92,24 +97,23 @@ def test_environments_are_shared_in_order() -> None:
         share(2, Place(0, 3))
 
 
-def test_neighbours_are_the_ranks_of_the_same_host() -> None:
-    assert [neighbours(rank, ["a", "a", "b", "a"]) for rank in range(4)] == [(0, 3), (1, 3), (0, 1), (2, 3)]
-
-
-def test_ranks_share_the_cores_of_their_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert [cores(Place(0, size, 0, size)) for size in (1, 2, 3, 16)] == [8, 4, 2, 1]
-    # mpirun has bound the rank to one core.
-    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {3}, raising=False)
-    assert cores(Place(0, 2, 0, 2)) == 1
+def test_ranks_of_a_host_are_numbered_and_share_its_processors() -> None:
+    eight, four = frozenset(range(8)), frozenset(range(4))
+    seats = [Seat("a", eight), Seat("a", eight), Seat("b", four), Seat("a", eight)]
+    assert [neighbours(rank, seats) for rank in range(4)] == [(0, 3, 2), (1, 3, 2), (0, 1, 4), (2, 3, 2)]
+    # mpirun has bound each to processors of its own.
+    bound = [Seat("a", frozenset({0, 1})), Seat("a", frozenset({2, 3}))]
+    assert [neighbours(rank, bound) for rank in range(2)] == [(0, 2, 2), (1, 2, 2)]
+    # More ranks than processors.
+    assert neighbours(0, [Seat("a", frozenset({0}))] * 3) == (0, 3, 1)
 
 
 def test_threads_of_a_rank_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "cores", lambda _: 3)
     monkeypatch.setattr(build, "is_small", lambda *_: False)
     before = torch.get_num_threads()
-    with build.arithmetic(Config(), object(), Place(0, 2, 0, 2)):  # type: ignore[arg-type]
+    place = Place(0, 2, 0, 2)
+    place.cores = 3
+    with build.arithmetic(Config(), object(), place):  # type: ignore[arg-type]
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == before
 
@@ -121,9 +125,54 @@ def test_threads_of_a_rank_are_its_share(monkeypatch: pytest.MonkeyPatch) -> Non
         (2, 4, None, 4, 2),
         (1, 2, None, 1, None),  # Slurm shows each rank its own GPU only
         (3, 4, (0, 0, 1, 1), 2, 1),
-        (2, 3, (1,), 2, 1),
         (0, 1, (3,), 4, 3),
     ],
 )
 def test_gpus_go_by_the_place_on_the_host(local_rank: int, local_size: int, ids: Any, visible: int, expected: int | None) -> None:
     assert device_index(Place(local_rank, local_size, local_rank, local_size), ids, visible) == expected
+
+
+def test_every_rank_of_a_host_needs_a_gpu_by_name() -> None:
+    with pytest.raises(ProxRLError, match="names 2 GPUs for 4 ranks"):
+        device_index(Place(1, 4, 1, 4), (0, 1), 2)
+
+
+class Told(Place):
+    """Ranks whose words are known."""
+
+    kind = "torch"
+
+    def __init__(self, told: list[Any]) -> None:
+        super().__init__(0, len(told))
+        self.told = told
+
+    def gather(self, value: Any) -> list[Any]:
+        return self.told
+
+
+def test_ranks_on_one_gpu_are_refused_before_nccl_does() -> None:
+    gpu = torch.device("cuda", 0)
+    same, apart = Told([("a", "cuda:0"), ("a", "cuda:0")]), Told([("a", "cuda:0"), ("b", "cuda:0")])
+    with pytest.raises(ProxRLError, match=r"several ranks would use cuda:0 of a.*--device-ids 0 0"):
+        refuse_shared_gpus(same, gpu, nccl=True)
+    refuse_shared_gpus(same, gpu, nccl=False)
+    refuse_shared_gpus(apart, gpu, nccl=True)
+
+
+def test_what_ranks_were_told_must_be_the_same(tmp_path: Path) -> None:
+    names = ("vector", "device", "device_ids", "threads")
+    plain = {spec.name: toml_value(getattr(Config(), spec.name)) for spec in fields(Config) if spec.name not in names}
+
+    def settled(*others: Any, clobber: bool = False) -> Any:
+        return settle(Told([(plain, "inprocess", 0, False), *others]), Config(), clobber, tmp_path)
+
+    # The first rank's choice of pool holds for all.
+    config, clobber = settled((plain, "envpool", 0, False), clobber=True)
+    assert (config.vector, clobber) == ("inprocess", True)
+    with pytest.raises(ProxRLError, match="--seed is 7 on rank 1, but 1 on rank 0"):
+        settled(({**plain, "seed": "7"}, "inprocess", 0, False))
+    # A checkpoint that only another host sees must not be passed over.
+    with pytest.raises(ProxRLError, match="rank 1 finds a checkpoint"):
+        settled((plain, "inprocess", 0, True))
+    # A job that torchrun has restarted, on any host, does not clobber again.
+    assert not settled((plain, "inprocess", 1, False), clobber=True)[1]

@@ -84,7 +84,7 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
                 ip("netns", "delete", host.namespace)  # and its end of the wire, which takes the other end along
 
 
-def start_on(host: Host, meeting: Host, *words: str) -> subprocess.Popen[str]:
+def start_on(host: Host, meeting: Host, *words: str, max_restarts: int = 0) -> subprocess.Popen[str]:
     """torchrun with one rank of two; `meeting` is the host whose address both are given.
 
     The machine's name stands for 127.0.0.1 on both hosts, so that nothing which looks itself up by name is found by the other:
@@ -93,6 +93,7 @@ def start_on(host: Host, meeting: Host, *words: str) -> subprocess.Popen[str]:
     launcher = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
     launcher += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{meeting.address}:{PORT}"]
     launcher += ["--rdzv-id", "test", "--rdzv-conf", f"is_host={str(host == meeting).lower()}", "--local-addr", host.address]
+    launcher += ["--max-restarts", str(max_restarts)]
     return subprocess.Popen(
         [*launcher, "-m", "proxrl", *words],
         cwd=host.folder,
@@ -134,3 +135,14 @@ def test_a_host_that_dies_ends_the_other(hosts: tuple[Host, Host]) -> None:
     wait_for(lambda: not survivor.pids())  # nothing is left running
     (writer,) = (host for host in hosts if (host.folder / "runs").exists())
     assert saved(writer.folder / FOLDER)[1]["step"] >= 64  # verifies the checksum
+
+
+def test_a_rank_that_dies_on_one_host_is_restarted_on_both(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """Only one of the two torchruns has seen a failure, so they count restarts differently; the ranks meet all the same."""
+    words = (*ENDLESS[: ENDLESS.index("--total-steps")], "--total-steps", "640", "--callback", "ranks:DieOnce")
+    words += ("--runs-dir", str(tmp_path / "shared"))
+    for process in [start_on(host, hosts[0], *words, max_restarts=3) for host in hosts]:
+        done = finish(process, 180)
+        assert done.returncode == 0, done.stderr
+    assert any((host.folder / "died").exists() for host in hosts)
+    assert saved(tmp_path / "shared/CartPole-v1/ppo/seed1")[1]["step"] == 640

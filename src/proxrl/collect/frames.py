@@ -86,7 +86,9 @@ class FrameRows:
     def gather(self, place: Tensor) -> Tensor:
         """With the channels last in memory, as convolutions want them: that way it costs nothing extra."""
         if self.frames.shape[1] > 1:
-            return self.frames.index_select(0, place.reshape(-1)).view(len(place), -1, *self.frames.shape[2:])
+            return self.frames.index_select(0, place.reshape(-1)).view(
+                len(place), place.shape[1] * self.frames.shape[1], *self.frames.shape[2:]
+            )
         layers = [self.frames[:, 0].index_select(0, position) for position in place.unbind(1)]
         return torch.stack(layers, -1).permute(0, 3, 1, 2)
 

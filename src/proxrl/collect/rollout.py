@@ -105,7 +105,7 @@ class Collector:
                     if step.final_obs is not None:
                         row = int(np.count_nonzero(ended[:n]))
                         final_rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
-            episodes += step.episodes
+            episodes += [episode._replace(step=t) for episode in step.episodes]
         valid = self._within(budget)
         final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
         final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None

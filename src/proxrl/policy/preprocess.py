@@ -88,7 +88,7 @@ class OneHot(Preprocess):
         self.output_space = _box((self.width,), 1.0)
 
     def forward(self, obs: Tensor) -> Tensor:
-        columns = obs.reshape(len(obs), -1).long() - self.start + self.begin
+        columns = obs.reshape(len(obs), len(self.start)).long() - self.start + self.begin
         return torch.zeros(len(obs), self.width, device=obs.device).scatter_(1, columns, 1.0)
 
 

@@ -1,8 +1,11 @@
 """Who sums what with whom. Distribution enters the algorithm by these names and by no branch."""
 
+import os
+import platform
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -20,6 +23,7 @@ class World(Protocol):
     size: int
     local_rank: int  # among the ranks on this host
     local_size: int  # how many there are
+    cores: int  # this rank's share of the processors that it may use
 
     def sum_(self, tensor: Tensor) -> None: ...
     def broadcast_(self, tensor: Tensor) -> None: ...  # from rank 0
@@ -44,12 +48,30 @@ def contact(*losses: type[BaseException]) -> Iterator[None]:
         raise LostRankError(error) from error
 
 
-def neighbours(rank: int, hosts: list[str]) -> tuple[int, int]:
-    """This rank's number among those of its host, and how many those are."""
-    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
+class Seat(NamedTuple):
+    """Where a rank sits: its host, and the processors that its launcher lets it use."""
+
+    host: str
+    processors: frozenset[int]
 
 
-def agreed(world: World, make: Callable[[], T]) -> T:
+def own_seat() -> Seat:
+    """Of this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return Seat(platform.node(), frozenset(os.sched_getaffinity(0)))
+    return Seat(platform.node(), frozenset(range(os.cpu_count() or 1)))
+
+
+def neighbours(rank: int, seats: list[Seat]) -> tuple[int, int, int]:
+    """This rank's number among those of its host, how many those are, and its share of the processors: those that it was bound to
+    alone, or its part of those that others may use too.
+    """
+    hosts = [seat.host for seat in seats]
+    share = len(seats[rank].processors) // seats.count(seats[rank])
+    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank]), max(1, share)
+
+
+def agreed(world: World, make: Callable[[], T], debug: bool = False) -> T:
     """What `make` gives, once it has succeeded on every rank; otherwise all ranks raise the error of the first that failed."""
     if world.size == 1:
         return make()
@@ -58,6 +80,8 @@ def agreed(world: World, make: Callable[[], T]) -> T:
         made = make()
     except Exception as error:
         problem = error
+        if debug and world.rank > 0:
+            traceback.print_exc()  # the others can't show where it came from
     texts = world.gather(problem and (str(problem) if isinstance(problem, ProxRLError) else one_line(problem)))
     failed = [rank for rank, text in enumerate(texts) if text is not None]
     if failed:

@@ -47,13 +47,12 @@ def is_for_this_rank_to_tell(error: ProxRLError) -> bool:
     """Ranks that a launcher started together read the same words and mostly find the same wrong: the first tells it.
 
     The others give it time to, since launchers end all ranks as soon as one has ended. What is left then is an error of this
-    rank's own, such as a package that only its host lacks; srun ends nobody, so there it can't be told apart.
+    rank's own, such as a package that only its host lacks (or srun, which ends nobody).
     """
-    launch = launched()
-    if launch.rank == 0:
+    if launched().rank == 0:
         return True
     time.sleep(SECONDS_TO_TELL)
-    return launch.launcher != "srun" and not isinstance(error, AgreedError)
+    return not isinstance(error, AgreedError)
 
 
 def meet_by_slurm(variables: MutableMapping[str, str]) -> None:

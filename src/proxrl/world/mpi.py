@@ -1,14 +1,13 @@
 """Ranks that MPI connects: started by mpirun, mpiexec or srun."""
 
-import platform
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from proxrl.errors import ProxRLError
-from proxrl.world.api import contact, neighbours
+from proxrl.errors import AgreedError
+from proxrl.world.api import contact, neighbours, own_seat
 
 
 class MpiWorld:
@@ -21,10 +20,10 @@ class MpiWorld:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # the latter where there is no MPI library to load
             reason = str(error).splitlines()[0]
-            raise ProxRLError(f"several MPI ranks need mpi4py ({reason}): pip install 'proxrl[mpi]'") from error
+            raise AgreedError(f"several MPI ranks need mpi4py ({reason}): pip install 'proxrl[mpi]'") from error
         self._communicator, self._in_place, self._error = MPI.COMM_WORLD.Dup(), MPI.IN_PLACE, MPI.Exception
         self.rank, self.size = self._communicator.Get_rank(), self._communicator.Get_size()
-        self.local_rank, self.local_size = neighbours(self.rank, self.gather(platform.node()))
+        self.local_rank, self.local_size, self.cores = neighbours(self.rank, self.gather(own_seat()))
 
     def sum_(self, tensor: Tensor) -> None:
         array = _host_array(tensor)

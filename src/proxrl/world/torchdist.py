@@ -2,8 +2,9 @@
 
 import atexit
 import os
-import platform
 import sys
+import time
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from proxrl.errors import ProxRLError
-from proxrl.world.api import contact, neighbours
+from proxrl.world.api import contact, neighbours, own_seat
 
 # What gloo, NCCL and the store behind them raise.
 LOSSES = (RuntimeError, ValueError)
+PORT_KEY = "proxrl/port"
+SECONDS_TO_MEET = 300.0
 
 
 class TorchWorld:
@@ -26,18 +29,12 @@ class TorchWorld:
         if not dist.is_available():
             raise ProxRLError("this torch was built without torch.distributed; use --world mpi, started by mpirun")
         if not dist.is_initialized():
-            from torch.distributed.rendezvous import rendezvous
-
             with contact(*LOSSES):
-                store, rank, size = next(rendezvous("env://", rank, size))
-                # torchrun keeps the store when it restarts its ranks: without a place of their own in it they would look for
-                # each other where those before them were.
-                number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-                attempt = dist.PrefixStore(f"attempt{number}", store)  # type: ignore[attr-defined]  # not in its __all__
-                dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", store=attempt, rank=rank, world_size=size)
+                store = meeting_place(rank, size)
+                dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", store=store, rank=rank, world_size=size)
             atexit.register(_leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.local_rank, self.local_size = neighbours(self.rank, self.gather(platform.node()))
+        self.local_rank, self.local_size, self.cores = neighbours(self.rank, self.gather(own_seat()))
 
     def sum_(self, tensor: Tensor) -> None:
         with contact(*LOSSES):
@@ -61,6 +58,34 @@ class TorchWorld:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def meeting_place(rank: int, size: int) -> Any:
+    """A store that the ranks have to themselves.
+
+    torchrun keeps its own when it restarts ranks, and in it what those before them wrote: the new ones would look for each other
+    where the old ones were. So the first rank opens another one and leaves its port there. Where the others find a port that
+    nobody listens to, it is an old one; all old ranks have ended before new ones begin.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    shared: Any = next(rendezvous("env://", rank, size))[0]
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return shared
+    host, open_store = os.environ["MASTER_ADDR"], dist.TCPStore  # type: ignore[attr-defined]  # not in its __all__
+    if rank == 0:
+        own = open_store(host, 0, size, is_master=True, wait_for_workers=False)
+        shared.set(PORT_KEY, str(own.port))
+        return own
+    deadline = time.monotonic() + SECONDS_TO_MEET
+    while True:
+        try:
+            port = int(shared.get(PORT_KEY))
+            return open_store(host, port, size, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2))
+        except LOSSES:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _leave() -> None:
