@@ -150,12 +150,11 @@ def build_world(config: Config) -> World:
 
 def refuse_shared_gpus(world: World, device: torch.device, nccl: bool) -> None:
     """Before NCCL does, which only says that it can't go on."""
-    places = world.gather((own_seat().host, str(device)))
+    # Slurm may show each rank a GPU of its own, and all of them by the same name.
+    places = world.gather((own_seat().host, str(device), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if world.kind == "torch" and nccl and len(set(places)) < len(places):
-        shared = next(place for place in places if places.count(place) > 1)
-        raise AgreedError(
-            f"several ranks would use {shared[1]} of {shared[0]}: start fewer there, or let them share it, as in --device-ids 0 0"
-        )
+        host, name, _ = next(place for place in places if places.count(place) > 1)
+        raise AgreedError(f"several ranks would use {name} of {host}; start fewer there, or let them share it: --device-ids 0 0")
 
 
 def uses_nccl(config: Config) -> bool:

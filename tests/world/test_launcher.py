@@ -152,11 +152,12 @@ class Told(Place):
 
 def test_ranks_on_one_gpu_are_refused_before_nccl_does() -> None:
     gpu = torch.device("cuda", 0)
-    same, apart = Told([("a", "cuda:0"), ("a", "cuda:0")]), Told([("a", "cuda:0"), ("b", "cuda:0")])
+    same, apart = Told([("a", "cuda:0", None)] * 2), Told([("a", "cuda:0", None), ("b", "cuda:0", None)])
     with pytest.raises(ProxRLError, match=r"several ranks would use cuda:0 of a.*--device-ids 0 0"):
         refuse_shared_gpus(same, gpu, nccl=True)
     refuse_shared_gpus(same, gpu, nccl=False)
     refuse_shared_gpus(apart, gpu, nccl=True)
+    refuse_shared_gpus(Told([("a", "cuda", "0"), ("a", "cuda", "1")]), gpu, nccl=True)
 
 
 def test_what_ranks_were_told_must_be_the_same(tmp_path: Path) -> None:
