@@ -218,7 +218,7 @@ def test_a_resumed_run_keeps_where_its_environments_run(tmp_path: Path, monkeypa
         "tensorboard": False,
     }
     proxrl.train("CartPole-v1", total_steps=32, **settings)
-    monkeypatch.setattr("proxrl.launch.choose_vector", lambda *_: "native")
+    monkeypatch.setattr("proxrl.resolve.choose_vector", lambda *_: "native")
     result = proxrl.train("CartPole-v1", total_steps=64, **settings)
     assert (result.step, RunFolder(result.path).config().vector) == (64, "inprocess")
     assert RunFolder(proxrl.train("CartPole-v1", total_steps=64, clobber=True, **settings).path).config().vector == "native"
