@@ -102,10 +102,9 @@ class Session:
         for logger in self.loggers:
             with told(logger, "log"):
                 logger.log(self.step, metrics)
-        if self._agree_to_stop_or_save() or _crossed(self.parts.config.save_every, before, self.step):
-            if _crossed(self.parts.config.save_every, before, self.step):
-                self.save(f"step-{self.step}")
-            self.save_latest("running")
+        keep = _crossed(self.parts.config.save_every, before, self.step)
+        if self._agree_to_stop_or_save() or keep:
+            self.save_latest("running", keep)
 
     def _count(self, rollout: Rollout) -> list[Episode]:
         """Take in what all ranks did; gives the episodes they finished."""
@@ -150,9 +149,13 @@ class Session:
                 tensors, state = self._snapshot()
                 self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
 
-    def save_latest(self, state: State) -> None:
-        """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole."""
+    def save_latest(self, state: State, keep: bool = False) -> None:
+        """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole. `keep` writes one
+        that later ones do not replace.
+        """
         snapshot = self._verified_snapshot()
+        if keep:
+            self._write(f"step-{self.step}", snapshot)
         if self.best_snapshot is not None:
             self._write("best", self.best_snapshot)
             self.best_snapshot = None
@@ -161,9 +164,6 @@ class Session:
             self.saved_step = self.step
         self.write_status(state)
         self.saved_at = time.monotonic()
-
-    def save(self, name: str) -> None:
-        self._write(name, self._verified_snapshot())
 
     def _write(self, name: str, snapshot: Saved) -> None:
         if self.parts.world.rank == 0:
