@@ -56,7 +56,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian"], ["trian", "train", "eval", "envs"]),
+        (["trian"], ["no command 'trian'", "did you mean train?", "--help"]),
         (["train"], ["which environment", "proxrl train CartPole-v1"]),
         (["train", "CartPol-v1"], ["unknown environment 'CartPol-v1'", "did you mean CartPole-v1"]),
         (["train", "cartpole"], ["CartPole-v1"]),

@@ -7,8 +7,10 @@ import pytest
 
 import proxrl
 from proxrl.cli import main
+from proxrl.curves import Curve, read_curves, smooth
 from proxrl.errors import ProxRLError
-from proxrl.plot import Curve, find_runs, plot, read_curve, smooth
+from proxrl.plot import plot
+from proxrl.runs import find_runs
 
 SMALL = {"num_envs": 2, "rollout_steps": 64, "num_minibatches": 2, "epochs": 1, "total_steps": 640, "quiet": True}
 
@@ -23,17 +25,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_point_is_the_mean_of_the_window_before_it() -> None:
     curve = Curve("env", "name", np.arange(1.0, 101.0), np.arange(1.0, 101.0))
-    # The window is 3 of 100 steps: at 50 it holds 48, 49 and 50.
-    assert smooth(curve, np.array([1.0, 50.0, 100.0])).tolist() == [1.0, 49.0, 99.0]
+    # The window is 3 steps: at 50 it holds 48, 49 and 50.
+    assert smooth(curve, np.array([1.0, 50.0, 100.0]), 3.0).tolist() == [1.0, 49.0, 99.0]
 
 
 def test_runs_are_found_below_and_read(runs: Path) -> None:
     found = find_runs([runs])
     assert [run.path.name for run in found] == ["seed1", "seed2"]
-    curve = read_curve(found[0], "charts/episodic_return")
-    assert curve is not None
+    curve = read_curves(found[0], ["charts/episodic_return"])["charts/episodic_return"]
     assert curve.env == "CartPole-v1"
-    assert curve.step[-1] == 640
+    assert curve.x[-1] == 640
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -45,9 +46,9 @@ def test_the_command_writes_a_picture_of_both_seeds(runs: Path, tmp_path: Path, 
 
 
 def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ProxRLError, match="no runs there"):
+    with pytest.raises(ProxRLError, match="no runs at"):
         plot([tmp_path], tmp_path / "curves.png")
     with pytest.raises(ProxRLError, match="no run there has charts/nothing"):
-        plot([runs], tmp_path / "curves.png", "charts/nothing")
+        plot([runs], tmp_path / "curves.png", ["charts/nothing"])
     with pytest.raises(ProxRLError, match="can't write"):
         plot([runs], tmp_path / "missing/curves.png")

@@ -1,5 +1,6 @@
 """How good is it? Returns of whole episodes, with frozen statistics."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from proxrl.envs.registry import check_env
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
+from proxrl.runs import find_run
 from proxrl.seeding import Purpose, generator, integer_seed
 from proxrl.spaces import same_form
+from proxrl.summary import save_evaluation
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
@@ -135,3 +138,16 @@ def evaluate(
         name: evaluate_agent(agent, env, episodes, seed, deterministic)
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     }
+
+
+def evaluate_and_keep(
+    run: str | Path, episodes: int = 20, seed: int | None = None, checkpoint: str = "latest", device: str | None = None
+) -> dict[str, Scores]:
+    """`evaluate`, and the scores stay in the run folder, where reports and model cards find them."""
+    folder, agent = find_run(run), load(run, checkpoint, device)
+    if seed is None:
+        seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
+    scores = evaluate(agent, episodes=episodes, seed=seed)
+    with contextlib.suppress(ProxRLError):  # a run that others own may be evaluated too
+        save_evaluation(folder, checkpoint, agent.step, seed, {kind: score.summary() for kind, score in scores.items()})
+    return scores

@@ -11,8 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag
 from proxrl.errors import ProxRLError
-from proxrl.settings import load_toml, save_toml
+from proxrl.settings import load_toml, read_toml, save_toml
 
 if TYPE_CHECKING:  # listing runs must not wait for torch
     import torch
@@ -33,6 +34,7 @@ OWN_FILES = (
     "status.json",
     "wandb_id",
     "report.html",
+    "evaluations.json",
     "events.out.tfevents.*",
     "checkpoints/*.safetensors",
     "checkpoints/.*.tmp",
@@ -128,6 +130,7 @@ class RunFolder:
         self.config_path = self.path / "config.toml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.status_path = self.path / "status.json"
+        self.evaluations_path = self.path / "evaluations.json"
         self.checkpoints = self.path / "checkpoints"
         self._lock: IO[bytes] | None = None
 
@@ -136,6 +139,10 @@ class RunFolder:
 
     def config(self) -> Config:
         return load_toml(self.config_path)
+
+    def settings(self) -> dict[str, Any]:
+        """As they are written, whichever version wrote them."""
+        return read_toml(self.config_path)
 
     def create(self, config: Config, clobber: bool = False) -> Path | None:
         """Lock the folder for this run; the checkpoint to resume from, or None to begin at step 0."""
@@ -193,11 +200,24 @@ class RunFolder:
         effect = f"resume from {others[0].name}" if others else "start over from step 0"
         return f"{problem}; delete that file to {effect}"
 
-    def write_status(self, state: State, step: int, planned_steps: int) -> None:
+    def is_locked(self) -> bool:
+        """Whether some process trains here now."""
+        try:
+            with open(self.path / LOCK_NAME, "r+b") as file:
+                _lock_or_raise(file)
+        except OSError as error:
+            return error.errno in LOCK_IS_TAKEN
+        return False
+
+    def write_status(
+        self, state: State, step: int, planned_steps: int, mean_return: float | None = None, best_return: float | None = None
+    ) -> None:
         status = {
             "state": state,
             "step": step,
             "planned_steps": planned_steps,
+            "mean_return": mean_return,
+            "best_return": best_return,
             "pid": os.getpid(),
             "host": platform.node(),
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -258,7 +278,7 @@ class RunFolder:
     def _acquire_lock(self) -> None:
         file = open(self.path / LOCK_NAME, "a+b")
         try:
-            _lock_or_raise(file)
+            _lock_patiently(file)
         except OSError as error:
             if error.errno not in NO_LOCKS_HERE:
                 file.seek(0)
@@ -291,6 +311,18 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _lock_patiently(file: IO[bytes]) -> None:
+    """Whoever asks whether a run is locked holds the lock for an instant."""
+    for _ in range(4):
+        try:
+            return _lock_or_raise(file)
+        except OSError as error:
+            if error.errno not in LOCK_IS_TAKEN:
+                raise
+            time.sleep(0.05)
+    return _lock_or_raise(file)
+
+
 @functools.cache
 def _circumstances() -> dict[str, Any]:
     """Versions and source state, which do not change while the process lives."""
@@ -314,6 +346,18 @@ def _git_state() -> dict[str, Any] | None:
         return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
+
+
+def find_runs(places: Iterable[str | Path]) -> list[RunFolder]:
+    """All runs at or below the given folders."""
+    found: set[Path] = set()
+    for place in map(Path, places):
+        with one_line_errors("look for runs in", place):
+            below = {path.parent for path in (place / "config.toml", *place.glob("**/config.toml")) if path.is_file()}
+        if not below:
+            raise ProxRLError(f"no runs at {place}; give run folders, or a folder above them such as runs/CartPole-v1")
+        found |= below
+    return [RunFolder(path) for path in sorted(found)]
 
 
 def find_run(text: str | Path) -> RunFolder:

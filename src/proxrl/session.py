@@ -183,7 +183,7 @@ class Session:
 
     def write_status(self, state: State) -> None:
         if self.parts.world.rank == 0:
-            self.folder.write_status(state, self.step, self.parts.config.planned_steps)
+            self.folder.write_status(state, self.step, self.parts.config.planned_steps, self.mean_return, self.best_return)
 
     def _snapshot(self) -> Saved:
         environments = self.parts.environments

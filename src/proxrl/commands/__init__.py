@@ -1,0 +1,1 @@
+"""One file for each word after `proxrl`: the flags it takes, and the call it makes."""

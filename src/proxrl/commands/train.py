@@ -1,0 +1,115 @@
+"""`proxrl train`: flags are made from the fields of Config, so there is one list of settings."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from proxrl.commands.parser import Parser
+from proxrl.config import OFF, Config, choices_of, field_types, flag
+from proxrl.errors import ProxRLError
+from proxrl.world.launcher import launched
+
+USAGE = "proxrl train ENV [flags]"
+DESCRIPTION = """\
+Train PPO on an environment. The same command again resumes the run.
+
+  proxrl train CartPole-v1
+  proxrl train HalfCheetah-v4 --num-envs 8 --rollout-steps 256 --seed 2
+  proxrl train my_package:make_env --env-kwargs difficulty=3
+  mpirun -n 8 proxrl train HalfCheetah-v4 --num-envs 64     (srun and torchrun too: docs/distributed.md)
+
+Coefficients may follow a schedule, such as --clip linear:0.2:0.05 (docs/settings.md).
+Values not given come from the preset of the environment's family; --print-config shows them and their sources.
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """One flag for each field of Config, under its group's heading, and those that are not part of what a run is."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    kinds = field_types()
+    for spec in dataclasses.fields(Config):
+        if spec.name == "env":
+            parser.add_argument("env", metavar="ENV", nargs="?", help=spec.metadata["help"])
+            continue
+        heading = spec.metadata["group"]
+        group = groups.setdefault(heading, parser.add_argument_group(heading) if heading not in groups else groups[heading])
+        options: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS}
+        kind, default = kinds[spec.name], spec.default
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif choices_of(kind):
+            options |= {"choices": choices_of(kind), "metavar": "|".join(choices_of(kind))}
+        else:
+            kinds_of = {kind, *get_args(kind)}
+            origins = {get_origin(option) for option in kinds_of}
+            options["metavar"] = "KEY=VALUE" if dict in origins else "NAME" if kinds_of & {str, tuple[str, ...]} else "N"
+            if origins & {tuple, dict}:
+                options["nargs"] = "+"
+            if dict in origins:
+                options["action"] = "extend"  # given twice, both count
+        group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
+    groups["environment"].add_argument(
+        "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs of all"
+    )
+    sources = parser.add_argument_group("where settings come from")
+    sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
+    sources.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to start from; the config.toml of a run repeats it"
+    )
+    sources.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
+    sources.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
+    outside = parser.add_argument_group("output")
+    outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
+    outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
+    outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
+    outside.add_argument(
+        "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
+    )
+    outside.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _shown_default(default: Any) -> str:
+    if isinstance(default, tuple):
+        return f" (default {' '.join(map(str, default))})"
+    if default is None:
+        return f" (default {OFF})"
+    if isinstance(default, bool):
+        return f" (default {'on' if default else 'off'})"
+    return "" if default is dataclasses.MISSING else f" (default {default})"
+
+
+def run(options: dict[str, Any]) -> int:
+    # Imported here so that help and mistyped flags answer at once, without waiting for torch.
+    from proxrl.launch import run as run_training
+    from proxrl.resolve import resolve
+
+    outside = {
+        name: options.pop(name)
+        for name in ("runs_dir", "clobber", "preset", "config", "print_config", "wandb", "tensorboard", "quiet", "debug")
+    }
+    envs_per_rank = options.pop("envs_per_rank")
+    words = [word for word in (options.pop("env"), options.pop("env_flag")) if word is not None]
+    if len(words) > 1:
+        raise ProxRLError(f"the environment is given twice, as {words[0]} and by --env {words[1]}; give it once")
+    env = words[0] if words else None
+    resume_from = None if outside["clobber"] else outside["runs_dir"]
+    resolved = resolve(env, options, outside["preset"], resume_from, outside["config"], envs_per_rank)
+    if outside["print_config"]:
+        if launched().rank == 0 or resolved.config.world == "solo":
+            print_config(resolved.config, resolved.sources)
+        return 0
+    passed = {name: outside[name] for name in ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")}
+    result = run_training(env or resolved.config.env, resolved.config, **passed)
+    return 128 + result.signal if result.signal and not result.finished else 0
+
+
+def print_config(config: Config, sources: dict[str, str]) -> None:
+    from proxrl.settings import toml_value
+
+    rows = [
+        (f"{spec.name} = {toml_value(getattr(config, spec.name))}", sources[spec.name]) for spec in dataclasses.fields(config)
+    ]
+    width = max(len(setting) for setting, _ in rows)
+    for setting, source in rows:
+        print(f"{setting:<{width}}  # {source}")

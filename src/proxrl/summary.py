@@ -1,0 +1,108 @@
+"""How a run stands, read from its folder alone: what `runs`, `report`, `watch`, `compare` and a model card show."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from proxrl.curves import RETURN, read_lines
+from proxrl.errors import ProxRLError
+from proxrl.runs import RunFolder, one_line_errors, replacing
+
+# Where a run's status does not tell its return, the last lines of its metrics do.
+LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run. Settings are as written in config.toml, so that a run of another version can be listed too."""
+
+    folder: RunFolder
+    settings: Mapping[str, Any]
+    status: Mapping[str, Any]
+    state: str  # running, finished, stopped, failed or new
+    step: int
+    planned_steps: int | None
+    mean_return: float | None  # of the last 100 training episodes
+    best_return: float | None
+    updated: datetime | None
+    evaluations: Mapping[
+        str, Any
+    ]  # by name of the checkpoint: step, seed, and the summaries of its deterministic and stochastic scores
+
+    @property
+    def env(self) -> str:
+        return str(self.settings.get("env", "?"))
+
+    @property
+    def name(self) -> str:
+        return str(self.settings.get("name", "?"))
+
+    @property
+    def seed(self) -> int | None:
+        seed = self.settings.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def score(self) -> float | None:
+        """One number for the run: the stochastic return of its latest checkpoint if evaluated, else the training return."""
+        scores = self.evaluations.get("latest")
+        if isinstance(scores, dict) and scores.get("step") == self.step:
+            return float(scores["stochastic"]["mean"])
+        return self.mean_return
+
+
+def summarise(folder: RunFolder) -> Summary:
+    status = folder.read_status()
+    state = str(status.get("state", "new"))
+    if state == "running" and not folder.is_locked():
+        state = "stopped"  # killed in a way that left no time to say so
+    mean, best, step = status.get("mean_return"), status.get("best_return"), status.get("step", 0)
+    if mean is None or state == "running":  # the status is written with checkpoints, the metrics with every iteration
+        lines = [entry for entry in read_lines(folder) if entry.get(RETURN) is not None]
+        returns = [float(entry[RETURN]) for entry in lines]
+        if returns:
+            mean, step = float(np.mean(returns[-LAST_LINES:])), max(step, lines[-1]["step"])
+            best = max(returns) if best is None else best
+    updated = status.get("updated")
+    return Summary(
+        folder=folder,
+        settings=folder.settings(),
+        status=status,
+        state=state,
+        step=int(step),
+        planned_steps=status.get("planned_steps"),
+        mean_return=mean,
+        best_return=best,
+        updated=None if updated is None else datetime.fromisoformat(updated).astimezone(UTC),
+        evaluations=read_evaluations(folder),
+    )
+
+
+def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, scores: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep the scores of a checkpoint with its run; `scores` are the summaries of its deterministic and stochastic ones."""
+    evaluations = {**read_evaluations(folder), checkpoint: {"step": step, "seed": seed, **scores}}
+    with one_line_errors("write", folder.evaluations_path), replacing(folder.evaluations_path) as temporary:
+        temporary.write_text(json.dumps(evaluations, indent=2) + "\n")
+
+
+def read_evaluations(folder: RunFolder) -> dict[str, Any]:
+    try:
+        evaluations = json.loads(folder.evaluations_path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return evaluations if isinstance(evaluations, dict) else {}
+
+
+def summaries(folders: list[RunFolder]) -> list[Summary]:
+    """Of all runs that can be read; one that can't must not hide the others."""
+    found = []
+    for folder in folders:
+        try:
+            found.append(summarise(folder))
+        except ProxRLError:
+            continue
+    return found
