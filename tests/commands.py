@@ -19,7 +19,7 @@ SMALL = ("--num-envs", "2", "--rollout-steps", "16", "--num-minibatches", "2", "
 
 def start(*words: str, cwd: Path, start_new_session: bool = False, **environment: str) -> subprocess.Popen[str]:
     """The command in a process of its own; it finds the modules of this folder."""
-    path = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(TESTS)]))
+    path = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(TESTS), os.environ.get("PYTHONPATH")]))
     inherited = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "PYTHONUNBUFFERED")}
     return subprocess.Popen(
         [sys.executable, "-m", "proxrl", *words],

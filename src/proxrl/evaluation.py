@@ -120,10 +120,7 @@ def evaluate(
     device: str | None = None,
 ) -> dict[str, Scores]:
     """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable."""
-    if episodes < 1:
-        raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
-    if seed is not None and seed < 0:
-        raise ProxRLError(f"--seed is {seed}, but must be at least 0")
+    check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device)
     if env is None:
         env = agent.config.env
@@ -140,10 +137,18 @@ def evaluate(
     }
 
 
+def check_request(episodes: int, seed: int | None) -> None:
+    if episodes < 1:
+        raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
+    if seed is not None and seed < 0:
+        raise ProxRLError(f"--seed is {seed}, but must be at least 0")
+
+
 def evaluate_and_keep(
     run: str | Path, episodes: int = 20, seed: int | None = None, checkpoint: str = "latest", device: str | None = None
 ) -> dict[str, Scores]:
     """`evaluate`, and the scores stay in the run folder, where reports and model cards find them."""
+    check_request(episodes, seed)
     folder, agent = find_run(run), load(run, checkpoint, device)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
