@@ -6,22 +6,27 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 ENV ?= CartPole-v1
 FLAGS ?=
 
-APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libqt5gui5
+APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	libqt5gui5 chromium chromium-driver xvfb xdotool libosmesa6 libegl1
 
-.PHONY: train test test-all qt lint bench clean
+.PHONY: train extras test test-all system lint bench clean
 
 train: $(VENV)/.core
 	$(BIN)/proxrl train $(ENV) $(FLAGS)
 
-test: $(VENV)/.dev qt
+extras: $(VENV)/.extras
+
+test: $(VENV)/.dev system
 	$(BIN)/pytest -m "not slow"
 
-test-all: $(VENV)/.dev qt
+test-all: $(VENV)/.dev system
 	$(BIN)/pytest
 
-# EnvPool draws Procgen with Qt 5; where it can't be installed, those tests are skipped and say so.
-qt:
-	@ldconfig -p 2>/dev/null | grep -q libQt5Gui.so.5 || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
+# What tests want from the system: Qt 5 for EnvPool's Procgen, a browser for pages, a virtual screen for windows, and OpenGL in
+# software for MuJoCo's pictures. Where it can't be installed, those tests are skipped and say so.
+system:
+	@{ ldconfig -p 2>/dev/null | grep -q libQt5Gui.so.5 && ldconfig -p | grep -q libOSMesa.so && command -v chromedriver && command -v Xvfb; } \
+		>/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
 		&& { $(APT) || { apt-get update -qq && $(APT); }; } >/dev/null 2>&1; } || true
 
 lint: $(VENV)/.dev
@@ -44,9 +49,13 @@ $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable .
 	touch $@
 
+$(VENV)/.extras: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[all]'
+	touch $@ $(VENV)/.core
+
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
-	touch $@ $(VENV)/.core
+	touch $@ $(VENV)/.core $(VENV)/.extras
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) --editable '.[bench]'

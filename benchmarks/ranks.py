@@ -12,7 +12,6 @@ that rank 0 spends exchanging messages, waiting for slower ranks included.
 import argparse
 import json
 import os
-import pickle
 import statistics
 import subprocess
 import sys
@@ -20,8 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "HalfCheetah-v5": {"num_envs": 8, "rollout_steps": 256, "num_minibatches": 32, "epochs": 10, "total_steps": 8 * 256 * 10},
@@ -31,44 +28,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-class Measured:
-    """A world that counts what goes through it."""
-
-    def __init__(self, world: Any) -> None:
-        self.world = world
-        self.messages = self.bytes = 0
-        self.seconds = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.world, name)
-
-    def sum_(self, tensor: Tensor) -> None:
-        self.count(tensor.nbytes, self.world.sum_, tensor)
-
-    def gather(self, value: Any) -> list[Any]:
-        return list(self.count(len(pickle.dumps(value)), self.world.gather, value))
-
-    def count(self, size: int, exchange: Any, value: Any) -> Any:
-        self.messages += 1
-        self.bytes += size
-        began = time.perf_counter()
-        result = exchange(value)
-        self.seconds += time.perf_counter() - began
-        return result
-
-
 def train_as_rank(settings: dict[str, Any], out: Path) -> None:
     """One rank's part; the first one writes what was measured."""
     import proxrl
     from proxrl import launch
+    from proxrl.bench import MeasuredWorld
 
-    world = Measured(launch.build_world(proxrl.Config()))
+    world = MeasuredWorld(launch.build_world(proxrl.Config()))
     launch.build_world = lambda _: world  # type: ignore[assignment]
     marks: list[tuple[float, int, int, float, int]] = []
 
     class Mark(proxrl.Callback):
         def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
-            marks.append((time.perf_counter(), session.step, world.messages, world.seconds, world.bytes))
+            marks.append((time.perf_counter(), session.step, world.messages, world.stopwatch.seconds, world.bytes))
 
     with tempfile.TemporaryDirectory() as folder:
         proxrl.train(**settings, runs_dir=folder, quiet=True, tensorboard=False, callbacks=[Mark()])

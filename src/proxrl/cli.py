@@ -18,11 +18,14 @@ COMMANDS = {
     "train": {
         "train": "train on an environment, or resume",
         "check": "say what in an environment would spoil training",
+        "bench": "measure how fast this machine trains, and where the time goes",
         "envs": "families of environments and how to install them",
     },
     "look": {
         "eval": "play episodes with a trained policy and report the return",
+        "runs": "list runs and how they stand",
         "plot": "draw learning curves",
+        "compare": "put runs side by side, with published returns",
     },
 }
 

@@ -55,6 +55,11 @@ def read_lines(run: RunFolder) -> Iterator[dict[str, Any]]:
                 yield entry
 
 
+def logged_metrics(run: RunFolder) -> list[str]:
+    """What a run has logged, by name."""
+    return sorted({name for entry in read_lines(run) for name in entry if name not in ("step", "time")})
+
+
 def read_curves(run: RunFolder, metrics: Iterable[str], by: str = "step") -> dict[str, Curve]:
     """Those of the metrics that the run has logged, over its steps, or over the seconds it has trained (`by="time"`)."""
     settings = run.settings()

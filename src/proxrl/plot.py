@@ -1,22 +1,18 @@
-"""Learning curves as a picture or as text: a column per environment, a row per metric, a line per name."""
+"""Learning curves as a picture or as text: a panel per environment and metric, a line per name."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxrl.curves import CONFIDENCE, RETURN, SMOOTHING, Band, Curve, Numbers, band, grouped, read_curves
+from proxrl.curves import CONFIDENCE, RETURN, SMOOTHING, Band, Numbers, band, grouped, logged_metrics, read_curves
 from proxrl.errors import ProxRLError
 from proxrl.runs import find_runs
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 BARS = "▁▂▃▄▅▆▇█"
 TEXT_WIDTH = 60
-AXES = {"step": "steps", "time": "hours of training"}
+MOST_COLUMNS = 3
 
 # environment → metric → one band for each name
 Bands = dict[str, dict[str, list[Band]]]
@@ -28,23 +24,18 @@ def collect_bands(
     """The curves of all runs at or below `places`, those that differ in the seed alone as one."""
     if not 0 <= smoothing < 1:
         raise ProxRLError(f"--smoothing is {smoothing:g}, but is a share of the run, from 0 to less than 1")
-    read = [read_curves(run, metrics, by) for run in find_runs(places)]
+    runs = find_runs(places)
+    read = [read_curves(run, metrics, by) for run in runs]
     bands: Bands = {}
     for metric in metrics:
-        curves: list[Curve] = [found[metric] for found in read if metric in found]
+        curves = [found[metric] for found in read if metric in found]
         if not curves:
-            logged = sorted({name for run in find_runs(places) for name in read_names(run)})
-            known = f"they have {', '.join(logged)}" if logged else "'proxrl train' writes it as episodes end"
-            raise ProxRLError(f"no run there has {metric} yet; {known}")
+            known = sorted({name for run in runs for name in logged_metrics(run)})
+            advice = f"they have {', '.join(known)}" if known else "'proxrl train' writes it as episodes end"
+            raise ProxRLError(f"no run there has {metric} yet; {advice}")
         for env, names in grouped(curves).items():
             bands.setdefault(env, {})[metric] = [band(group, smoothing) for group in names.values()]
     return bands
-
-
-def read_names(run: Any) -> list[str]:
-    from proxrl.curves import read_lines
-
-    return sorted({name for entry in read_lines(run) for name in entry if "/" in name})
 
 
 def plot(
@@ -60,22 +51,21 @@ def plot(
     except ImportError:
         raise ProxRLError("plotting needs matplotlib: pip install 'proxrl[plot]' (--text needs nothing)") from None
     bands = collect_bands(places, metrics, by, smoothing)
-    panels = [(env, metric) for env in bands for metric in bands[env]]
-    # One metric: environments side by side, three in a row. Several: a column for each environment.
-    columns = min(3, len(bands)) if len(metrics) == 1 else len(bands)
-    rows = math.ceil(len(bands) / columns) if len(metrics) == 1 else len(metrics)
+    cells = layout(list(bands), metrics)
+    rows, columns = (1 + max(cell[axis] for cell in cells.values()) for axis in (0, 1))
     figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.ravel():
-        axes.set_visible(False)
-    places_of = grid.ravel() if len(metrics) == 1 else [grid[metrics.index(m), list(bands).index(env)] for env, m in panels]
-    for axes, (env, metric) in zip(places_of, panels, strict=False):
-        axes.set_visible(True)
-        for line in bands[env][metric]:
-            draw_band(axes, line, by)
-        axes.set(title=env, xlabel=AXES[by], ylabel=readable(metric))
+    for (env, metric), cell in cells.items():
+        axes, lines = grid[cell], bands[env].get(metric, [])
+        size, unit = x_unit(max((line.x[-1] for line in lines), default=0.0), by)
+        for line in lines:
+            (drawn,) = axes.plot(line.x / size, line.mean, label=label(line))
+            axes.fill_between(line.x / size, line.low, line.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+        axes.set(title=env, xlabel=unit, ylabel=readable(metric))
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
+    for cell in np.ndindex(grid.shape):
+        grid[cell].set_visible(cell in cells.values())
     try:
         figure.savefig(out, dpi=120)
     except (OSError, ValueError) as error:
@@ -83,10 +73,19 @@ def plot(
     return out
 
 
-def draw_band(axes: "Axes", line: Band, by: str) -> None:
-    x = line.x / 3600 if by == "time" else line.x
-    (drawn,) = axes.plot(x, line.mean, label=label(line))
-    axes.fill_between(x, line.low, line.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+def layout(envs: Sequence[str], metrics: Sequence[str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Row and column of each panel: several metrics below each other, a single one side by side and then in the next row."""
+    if len(metrics) > 1:
+        return {(env, metric): (row, column) for column, env in enumerate(envs) for row, metric in enumerate(metrics)}
+    return {(env, metrics[0]): divmod(number, MOST_COLUMNS) for number, env in enumerate(envs)}
+
+
+def x_unit(longest: float, by: str) -> tuple[float, str]:
+    """What one unit of the axis is, and its name."""
+    if by == "step":
+        return 1.0, "steps"
+    size, unit = (3600.0, "hours") if longest >= 3600 else (60.0, "minutes") if longest >= 60 else (1.0, "seconds")
+    return size, f"{unit} of training"
 
 
 def label(line: Band) -> str:
@@ -104,9 +103,10 @@ def as_text(bands: Bands, by: str = "step") -> str:
     for env, metrics in bands.items():
         for metric, lines in metrics.items():
             for line in lines:
-                end = f"{line.x[-1]:,.0f} steps" if by == "step" else f"{line.x[-1] / 3600:.2f} h"
+                size, unit = x_unit(line.x[-1], by)
+                end = f"{line.x[-1]:,.0f}" if by == "step" else f"{line.x[-1] / size:.1f}"
                 rows.append(f"{env}  {readable(metric)}  {label(line)}")
-                rows.append(f"{sparkline(line.mean)}  {line.mean[0]:.4g} → {line.mean[-1]:.4g} after {end}")
+                rows.append(f"{sparkline(line.mean)}  {line.mean[0]:.4g} → {line.mean[-1]:.4g} after {end} {unit}")
     return "\n".join(rows)
 
 
@@ -114,4 +114,4 @@ def sparkline(values: Numbers, width: int = TEXT_WIDTH) -> str:
     chosen = values[np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)]
     low, high = float(chosen.min()), float(chosen.max())
     heights = (chosen - low) / (high - low) if high > low else np.zeros(len(chosen))
-    return "".join(BARS[round(height * (len(BARS) - 1))] for height in heights)
+    return "".join(BARS[math.floor(height * (len(BARS) - 1) + 0.5)] for height in heights)

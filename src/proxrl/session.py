@@ -124,7 +124,7 @@ class Session:
         """One rank's wish stops all, since none can train alone; the first rank's clock says whether it is time to save."""
         world = self.parts.world
         due = world.rank == 0 and time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES
-        wishes = torch.tensor([self.stop_requested, due], dtype=torch.int32)
+        wishes = torch.tensor([bool(self.stop_requested), due], dtype=torch.int32)
         world.sum_(wishes)
         self.stopping = bool(wishes[0])
         return bool(wishes[1])

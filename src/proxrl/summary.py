@@ -47,12 +47,12 @@ class Summary:
         return seed if isinstance(seed, int) else None
 
     @property
-    def score(self) -> float | None:
-        """One number for the run: the stochastic return of its latest checkpoint if evaluated, else the training return."""
+    def evaluated_score(self) -> float | None:
+        """The stochastic return of the latest checkpoint, where that was evaluated."""
         scores = self.evaluations.get("latest")
-        if isinstance(scores, dict) and scores.get("step") == self.step:
-            return float(scores["stochastic"]["mean"])
-        return self.mean_return
+        if not isinstance(scores, dict) or scores.get("step") != self.step:
+            return None
+        return float(scores["stochastic"]["mean"])
 
 
 def summarise(folder: RunFolder) -> Summary:

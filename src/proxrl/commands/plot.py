@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="NAME",
         help="what to draw, a row of panels for each (default charts/episodic_return)",
     )
-    parser.add_argument("--x", choices=["step", "time"], default="step", help="steps, or hours of training (default step)")
+    parser.add_argument("--x", choices=["step", "time"], default="step", help="over steps, or time of training (default step)")
     parser.add_argument(
         "--smoothing",
         type=float,

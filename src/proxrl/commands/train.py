@@ -3,12 +3,15 @@
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from proxrl.commands.parser import Parser
 from proxrl.config import OFF, Config, choices_of, field_types, flag
 from proxrl.errors import ProxRLError
 from proxrl.world.launcher import launched
+
+if TYPE_CHECKING:
+    from proxrl.resolve import Resolved
 
 USAGE = "proxrl train ENV [flags]"
 DESCRIPTION = """\
@@ -25,7 +28,21 @@ Values not given come from the preset of the environment's family; --print-confi
 
 
 def add_arguments(parser: Parser) -> None:
-    """One flag for each field of Config, under its group's heading, and those that are not part of what a run is."""
+    """The settings, and what is not part of what a run is."""
+    add_settings(parser)
+    parser.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
+    outside = parser.add_argument_group("output")
+    outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
+    outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
+    outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
+    outside.add_argument(
+        "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
+    )
+    outside.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def add_settings(parser: Parser) -> None:
+    """One flag for each field of Config, under its group's heading, and where the others come from."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     kinds = field_types()
     for spec in dataclasses.fields(Config):
@@ -58,15 +75,6 @@ def add_arguments(parser: Parser) -> None:
         "--config", type=Path, metavar="FILE", help="settings to start from; the config.toml of a run repeats it"
     )
     sources.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
-    sources.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
-    outside = parser.add_argument_group("output")
-    outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
-    outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
-    outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
-    outside.add_argument(
-        "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
-    )
-    outside.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def _shown_default(default: Any) -> str:
@@ -82,26 +90,29 @@ def _shown_default(default: Any) -> str:
 def run(options: dict[str, Any]) -> int:
     # Imported here so that help and mistyped flags answer at once, without waiting for torch.
     from proxrl.launch import run as run_training
-    from proxrl.resolve import resolve
 
-    outside = {
-        name: options.pop(name)
-        for name in ("runs_dir", "clobber", "preset", "config", "print_config", "wandb", "tensorboard", "quiet", "debug")
-    }
-    envs_per_rank = options.pop("envs_per_rank")
-    words = [word for word in (options.pop("env"), options.pop("env_flag")) if word is not None]
-    if len(words) > 1:
-        raise ProxRLError(f"the environment is given twice, as {words[0]} and by --env {words[1]}; give it once")
-    env = words[0] if words else None
-    resume_from = None if outside["clobber"] else outside["runs_dir"]
-    resolved = resolve(env, options, outside["preset"], resume_from, outside["config"], envs_per_rank)
-    if outside["print_config"]:
+    names = ("runs_dir", "clobber", "print_config", "wandb", "tensorboard", "quiet", "debug")
+    outside = {name: options.pop(name) for name in names}
+    env, resolved = resolve_settings(options, None if outside["clobber"] else outside["runs_dir"])
+    if outside.pop("print_config"):
         if launched().rank == 0 or resolved.config.world == "solo":
             print_config(resolved.config, resolved.sources)
         return 0
-    passed = {name: outside[name] for name in ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")}
-    result = run_training(env or resolved.config.env, resolved.config, **passed)
+    result = run_training(env, resolved.config, **outside)
     return 128 + result.signal if result.signal and not result.finished else 0
+
+
+def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "tuple[str, Resolved]":
+    """The environment and the complete settings, from what `add_settings` has read; runs below `resume_from` are gone on with."""
+    from proxrl.resolve import resolve
+
+    sources = [options.pop(name) for name in ("preset", "config", "envs_per_rank")]
+    words = [word for word in (options.pop("env"), options.pop("env_flag")) if word is not None]
+    if len(words) > 1:
+        raise ProxRLError(f"the environment is given twice, as {words[0]} and by --env {words[1]}; give it once")
+    preset, file, envs_per_rank = sources
+    resolved = resolve(words[0] if words else None, options, preset, resume_from, file, envs_per_rank)
+    return words[0] if words else resolved.config.env, resolved
 
 
 def print_config(config: Config, sources: dict[str, str]) -> None:

@@ -1,0 +1,105 @@
+"""`proxrl runs`: what is listed, and what a run that was killed is called."""
+
+import json
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import proxrl
+from commands import SMALL, start, wait_for
+from proxrl.cli import main
+from proxrl.commands.runs import age, ranges
+from proxrl.runs import RunFolder
+from proxrl.summary import read_evaluations, save_evaluation, summarise
+from test_compare import write_run
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
+    assert main(["runs", *words]) == 0
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_seeds_of_one_name_are_one_line_and_the_latest_is_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(UTC)
+    for seed in (1, 2, 3, 7):
+        when = (now - timedelta(hours=2)).isoformat()
+        write_run(tmp_path, "Old-v0", "ppo", seed, [1.0, seed], updated=when)
+    write_run(tmp_path, "New-v0", "ppo", 1, [5.0, 4.0], updated=(now - timedelta(seconds=90)).isoformat(), state="stopped")
+    heading, first, second = rows(capsys, str(tmp_path))
+    assert heading == ["environment", "name", "seeds", "steps", "best", "return", "age", "state"]
+    assert first == ["New-v0", "ppo", "1", "200", "5.0", "2", "min", "stopped"]
+    assert second == ["Old-v0", "ppo", "1-3,", "7", "200", "7.0", "2", "h", "finished"]
+    assert len(rows(capsys, str(tmp_path), "--each")) == 6
+    main(["runs", str(tmp_path), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["seed"] for entry in told] == [1, 1, 2, 3, 7]
+    assert told[0]["best_return"] == 5.0
+
+
+def test_what_training_writes_is_what_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = proxrl.train("CartPole-v1", runs_dir=tmp_path, num_envs=2, rollout_steps=512, total_steps=2048, quiet=True)
+    main(["runs", str(tmp_path), "--json"])
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert (entry["state"], entry["step"], entry["planned_steps"]) == ("finished", 2048, 2048)
+    assert entry["mean_return"] == result.mean_return
+    assert entry["best_return"] == result.best_return
+
+
+def test_a_run_is_running_as_long_as_its_process_lives(tmp_path: Path) -> None:
+    process = start("train", "CartPole-v1", *SMALL, "--total-steps", "100000000", cwd=tmp_path)
+    folder = RunFolder(tmp_path / "runs/CartPole-v1/ppo/seed1")
+    try:
+        wait_for(lambda: summarise(folder).step > 0 if folder.metrics_path.exists() else False)
+        assert folder.read_status()["state"] == "running"
+        assert summarise(folder).state == "running"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert folder.read_status()["state"] == "running"  # it had no time to say otherwise
+    assert summarise(folder).state == "stopped"
+
+
+def test_evaluations_are_kept_by_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path, "Own-v0", "ppo", 1, [1.0, 2.0]))
+    assert summarise(folder).evaluated_score is None
+    scores = {"deterministic": {"mean": 3.0}, "stochastic": {"mean": 2.5}}
+    save_evaluation(folder, "best", 100, 5, scores)
+    save_evaluation(folder, "latest", 200, 5, scores)
+    assert read_evaluations(folder).keys() == {"best", "latest"}
+    assert summarise(folder).evaluated_score == 2.5
+    folder.evaluations_path.write_text("{")
+    assert summarise(folder).evaluated_score is None
+
+
+def test_eval_keeps_its_scores_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = proxrl.train("CartPole-v1", runs_dir=tmp_path, num_envs=2, rollout_steps=64, total_steps=128, quiet=True)
+    assert main(["eval", str(result.path), "--episodes", "4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    kept = read_evaluations(RunFolder(result.path))["latest"]
+    assert (kept["step"], kept["stochastic"]) == (128, told["stochastic"])
+
+
+def test_a_run_of_another_version_is_listed_and_a_broken_one_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_run(tmp_path, "Own-v0", "ppo", 1, [1.0])
+    with open(other / "config.toml", "a") as file:
+        file.write('setting_of_tomorrow = "x"\n')
+    broken = write_run(tmp_path, "Own-v0", "broken", 1, [1.0])
+    (broken / "config.toml").write_text("[")
+    assert [row[:2] for row in rows(capsys, str(tmp_path))[1:]] == [["Own-v0", "ppo"]]
+
+
+def test_words_for_numbers() -> None:
+    assert [ranges(numbers) for numbers in ([], [4], [1, 2, 3, 5, 7, 8])] == ["-", "4", "1-3, 5, 7-8"]
+    assert [age(seconds) for seconds in (-1, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+
+
+def test_no_runs_yet_says_how_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 2
+    assert "proxrl train CartPole-v1" in capsys.readouterr().err
