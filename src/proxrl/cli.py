@@ -24,6 +24,9 @@ COMMANDS = {
         "eval": "play episodes with a trained policy and report the return",
         "plot": "draw learning curves",
     },
+    "share": {
+        "export": "write the policy as one ONNX or torch.export file, with a model card",
+    },
 }
 
 

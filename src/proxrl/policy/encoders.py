@@ -49,7 +49,7 @@ class MLP(nn.Module):
 def side_by_side(obs: Tree) -> Tensor:
     """Every entry of an observation in one row [B, size]."""
     # Sizes in full: a rank's share of a minibatch may have no row, and then -1 says nothing.
-    rows = [_floats(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in tree_leaves(obs)]
+    rows = [_floats(leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:]))) for leaf in tree_leaves(obs)]
     return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
