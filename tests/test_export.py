@@ -314,3 +314,12 @@ def test_scores_that_cannot_be_had_leave_the_policy(tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match=r"policy\.pt2 is written, but its scores are not known: .*--episodes 0"):
         export_policy(run, format="pt2")
     assert (run / "export" / "policy.pt2").exists()
+
+
+def test_starting_over_removes_what_was_exported(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "own")
+    export_policy(run, format="pt2", episodes=0)
+    (run / "export" / "notes.txt").write_text("mine")
+    with RunFolder(run) as folder:
+        folder.create(folder.config(), clobber=True)
+    assert [path.name for path in (run / "export").iterdir()] == ["notes.txt"]

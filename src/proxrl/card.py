@@ -87,7 +87,7 @@ def front_matter(env: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
     """What hubs list and sort models by. The score is the deterministic one, because the file's action is."""
     name = _yaml(env)
     lines = ["---", MARK, "tags:", "- reinforcement-learning", "- ppo", "- proxrl", f"- {name}"]
-    if scores:
+    if "deterministic" in scores:
         score = scores["deterministic"]
         lines += [
             "model-index:",

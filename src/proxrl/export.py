@@ -31,7 +31,7 @@ from proxrl.spaces import space_to_json
 from proxrl.summary import read_evaluations
 
 FORMATS = ("onnx", "pt2")
-# The oldest that torch's exporter writes: more runtimes read it than newer ones.
+# Not the newest: runtimes of some years ago read it too.
 OPSET = 18
 # Of the file from the policy. Float arithmetic in another order differs by a few 1e-7.
 TOLERANCE = 1e-4
@@ -59,30 +59,25 @@ def export_policy(
     folder = find_run(run)
     place = folder.path / "export" if out is None else Path(out)
     path, card = place / f"policy.{format}", place / CARD
+    _refuse_foreign(card)
+    # As it will be used: elsewhere, in single precision.
+    agent = load_changed(run, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
+    deployed = deploy(agent)
+    inputs = tuple(map(torch.from_numpy, sample_inputs(deployed, agent.action_space, np.random.default_rng(0), 3).values()))
+    outputs = deployed(*inputs)
+    program = trace(agent, deployed, inputs)
     with one_line_errors("write to", place):
-        _refuse_foreign(card)
-        # As it will be used: elsewhere, in single precision.
-        agent = load_changed(run, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
-        deployed = deploy(agent)
-        inputs = tuple(map(torch.from_numpy, sample_inputs(deployed, agent.action_space, np.random.default_rng(0), 3).values()))
-        outputs = deployed(*inputs)
-        program = trace(agent, deployed, inputs)
-        facts = describe(agent, deployed, checkpoint)
         place.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            if format == "onnx":
-                write_onnx(program, [one.name for one in deployed.inputs], list(outputs), facts, temporary)
-            else:
-                write_pt2(program, facts, temporary)
-            difference = largest_difference(agent, deployed, (read_onnx if format == "onnx" else read_pt2)(temporary))
+            run_file = write_and_read(program, format, list(outputs), describe(agent, deployed, checkpoint), temporary)
+            difference = largest_difference(agent, deployed, run_file)
             if not difference <= TOLERANCE:
                 raise ProxRLError(f"the {format} file differs from the policy by {difference:.2g}, so it was not kept")
-        try:
-            scores = scores_of(folder, agent, checkpoint, episodes)
-        except ProxRLError as error:
-            raise ProxRLError(
-                f"{path} is written, but its scores are not known: {error}; --episodes 0 leaves them out"
-            ) from error
+    try:
+        scores = scores_of(folder, agent, checkpoint, episodes)
+    except ProxRLError as error:
+        raise ProxRLError(f"{path} is written, but its scores are not known: {error}; --episodes 0 leaves them out") from error
+    with one_line_errors("write to", place):
         with replacing(place / SETTINGS) as temporary:
             shutil.copyfile(folder.config_path, temporary)
         with replacing(card) as temporary:
@@ -109,7 +104,7 @@ def _installed(name: str) -> bool:
 
 def _refuse_foreign(card: Path) -> None:
     """A project has a README.md of its own, and an export there would take its place."""
-    if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
+    if card.is_file() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
         raise ProxRLError(f"{card} was not written by 'proxrl export'; give another folder by --out")
 
 
@@ -159,6 +154,22 @@ def any_rows(inputs: int) -> Any:
     """What `dynamic_shapes` takes: all inputs have the same number of rows, whichever it is."""
     rows = torch.export.Dim("batch", min=1)
     return (tuple({0: rows} for _ in range(inputs)),)
+
+
+def write_and_read(
+    program: ExportedProgram, format: str, outputs: list[str], facts: dict[str, str], path: Path
+) -> Callable[[Arrays], Arrays]:
+    """The file as a function, once it is written."""
+    try:
+        if format == "pt2":
+            write_pt2(program, facts, path)
+            return read_pt2(path)
+        write_onnx(program, json.loads(facts["inputs"]), outputs, facts, path)
+        return read_onnx(path)
+    except (ProxRLError, OSError):
+        raise
+    except Exception as error:  # an operation that the format or its runtime does not have
+        raise ProxRLError(f"this policy can't be written as {format}: {one_line(error)}") from error
 
 
 def write_onnx(program: ExportedProgram, inputs: list[str], outputs: list[str], facts: dict[str, str], path: Path) -> None:
@@ -223,7 +234,7 @@ def scores_of(folder: RunFolder, agent: Agent, checkpoint: str, episodes: int) -
     """Summaries by kind: those that are kept, if they are of this very step, or new ones; none for no episodes."""
     kept = read_evaluations(folder).get(checkpoint)
     if isinstance(kept, dict) and kept.get("step") == agent.step:
-        return {kind: kept[kind] for kind in ("deterministic", "stochastic")}
+        return {kind: kept[kind] for kind in ("deterministic", "stochastic") if kind in kept}
     if episodes == 0:
         return {}
     scores = evaluate_and_keep(folder.path, episodes, checkpoint=checkpoint, agent=agent)
