@@ -149,3 +149,17 @@ class Lines:
     def close(self) -> None:
         self.file.write("closed\n")
         self.file.close()
+
+
+class Unreadable(Encoder):
+    """Looks at numbers in Python, which no graph can hold."""
+
+    def forward(self, obs: Any) -> Tensor:
+        return super().forward(obs) * (2 if float(obs.sum()) > 0 else 1)
+
+
+class Counting(Encoder):
+    """Asks for the number of rows by len()."""
+
+    def forward(self, obs: Any) -> Tensor:
+        return super().forward(obs.reshape(len(obs), -1))

@@ -133,6 +133,11 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
 
 def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None) -> Agent:
     """The agent of a run folder: of its latest checkpoint, or of `best`, or of `step-100000`."""
+    return load_changed(run, checkpoint_name, {} if device is None else {"device": device})
+
+
+def load_changed(run: str | Path, checkpoint_name: str, changes: dict[str, Any]) -> Agent:
+    """As `load`, under settings that change how the policy is computed, not what it is."""
     folder = find_run(run)
     config = folder.config()
     path = folder.checkpoint_path(checkpoint_name)
@@ -140,4 +145,4 @@ def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = 
         there = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
         raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(there) or 'none yet'}")
     tensors, state = checkpoint.load(path)
-    return Agent(config if device is None else config.replace(device=device), tensors, state)
+    return Agent(config.replace(**changes), tensors, state)

@@ -27,6 +27,9 @@ COMMANDS = {
         "plot": "draw learning curves",
         "compare": "put runs side by side, with published returns",
     },
+    "share": {
+        "export": "write the policy as one ONNX or torch.export file, with a model card",
+    },
 }
 
 

@@ -145,11 +145,19 @@ def check_request(episodes: int, seed: int | None) -> None:
 
 
 def evaluate_and_keep(
-    run: str | Path, episodes: int = 20, seed: int | None = None, checkpoint: str = "latest", device: str | None = None
+    run: str | Path,
+    episodes: int = 20,
+    seed: int | None = None,
+    checkpoint: str = "latest",
+    device: str | None = None,
+    agent: Agent | None = None,
 ) -> dict[str, Scores]:
-    """`evaluate`, and the scores stay in the run folder, where reports and model cards find them."""
+    """`evaluate`, and the scores stay in the run folder, where reports and model cards find them.
+
+    `agent` is that checkpoint's, where it is loaded already.
+    """
     check_request(episodes, seed)
-    folder, agent = find_run(run), load(run, checkpoint, device)
+    folder, agent = find_run(run), agent or load(run, checkpoint, device)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     scores = evaluate(agent, episodes=episodes, seed=seed)

@@ -40,9 +40,14 @@ OWN_FILES = (
     "checkpoints/.*.tmp",
     "videos/*.mp4",
     "videos/*.gif",
+    "export/policy.onnx",
+    "export/policy.pt2",
+    "export/README.md",
+    "export/settings.toml",
+    "export/.*.tmp",
     ".*.tmp",
 )
-OWN_FOLDERS = ("checkpoints", "videos")
+OWN_FOLDERS = ("checkpoints", "videos", "export")
 LOCK_NAME = "run.lock"
 # Filesystems without locks: two runs in one folder are then the user's own risk, which beats not running at all.
 NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}

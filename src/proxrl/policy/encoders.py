@@ -48,8 +48,9 @@ class MLP(nn.Module):
 
 def side_by_side(obs: Tree) -> Tensor:
     """Every entry of an observation in one row [B, size]."""
-    # Sizes in full: a rank's share of a minibatch may have no row, and then -1 says nothing.
-    rows = [_floats(leaf.reshape(len(leaf), math.prod(leaf.shape[1:]))) for leaf in tree_leaves(obs)]
+    # Sizes in full: a rank's share of a minibatch may have no row, and then -1 says nothing. Here and elsewhere rows are counted
+    # by shape[0]: len() is a plain number, which torch.export would take for the only one there can be.
+    rows = [_floats(leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:]))) for leaf in tree_leaves(obs)]
     return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 

@@ -51,7 +51,7 @@ class Policy(nn.Module):
         features: Tensor = self.actor(seen)
         value: Tensor = self.value(features if self.critic is None else self.critic(seen))
         remembered, state = self.memory(features, state, starts)
-        return self.head(self.action(remembered).float(), mask), value.reshape(len(value)), state
+        return self.head(self.action(remembered).float(), mask), value.reshape(value.shape[0]), state
 
     def act(self, obs: Tree, state: State, starts: Tensor | None) -> tuple[Distribution, State]:
         """The actor alone: stepping environments needs no values."""
@@ -63,7 +63,7 @@ class Policy(nn.Module):
         """The critic alone, from preprocessed observations."""
         seen, _ = self.split(obs)
         value: Tensor = self.value((self.actor if self.critic is None else self.critic)(seen))
-        return value.reshape(len(value))
+        return value.reshape(value.shape[0])
 
     def split(self, obs: Tree) -> tuple[Tree, Tensor | None]:
         """What networks see, and what is allowed."""

@@ -88,8 +88,8 @@ class OneHot(Preprocess):
         self.output_space = _box((self.width,), 1.0)
 
     def forward(self, obs: Tensor) -> Tensor:
-        columns = obs.reshape(len(obs), len(self.start)).long() - self.start + self.begin
-        return torch.zeros(len(obs), self.width, device=obs.device).scatter_(1, columns, 1.0)
+        columns = obs.reshape(obs.shape[0], len(self.start)).long() - self.start + self.begin
+        return torch.zeros(obs.shape[0], self.width, device=obs.device).scatter_(1, columns, 1.0)
 
 
 class Mask(Preprocess):
