@@ -257,9 +257,7 @@ class Config:
 
     def validate(self) -> "Config":
         """Refuse settings that can't work, in one line that says what would."""
-        for spec in dataclasses.fields(self):
-            _check_range(flag(spec.name), getattr(self, spec.name), spec.metadata)
-            _check_choice(flag(spec.name), getattr(self, spec.name), field_types()[spec.name])
+        self.check_ranges()
         if self.batch_size < 2:
             raise ProxRLError("a batch of one step has no deviation to normalise by; use more --num-envs or --rollout-steps")
         if self.batch_size % self.num_minibatches:
@@ -288,6 +286,12 @@ class Config:
                         " lists and tables; leave it out, or set it in a callable of your own"
                     )
         return self
+
+    def check_ranges(self) -> None:
+        """Refuse settings that can't work whatever the others are."""
+        for spec in dataclasses.fields(self):
+            _check_range(flag(spec.name), getattr(self, spec.name), spec.metadata)
+            _check_choice(flag(spec.name), getattr(self, spec.name), field_types()[spec.name])
 
     def _check_combinations(self) -> None:
         """Refuse settings that exclude each other, and settings that nothing would read."""

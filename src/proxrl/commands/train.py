@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -24,13 +25,12 @@ Values not given come from the preset of the environment's family; --print-confi
 """
 
 
-def add_arguments(parser: Parser) -> None:
-    """One flag for each field of Config, under its group's heading, and those that are not part of what a run is."""
+def add_settings(parser: Parser, left_out: Collection[str] = ()) -> dict[str, argparse._ArgumentGroup]:
+    """One flag for each field of Config, under its group's heading."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     kinds = field_types()
     for spec in dataclasses.fields(Config):
-        if spec.name == "env":
-            parser.add_argument("env", metavar="ENV", nargs="?", help=spec.metadata["help"])
+        if spec.name == "env" or spec.name in left_out:
             continue
         heading = spec.metadata["group"]
         group = groups.setdefault(heading, parser.add_argument_group(heading) if heading not in groups else groups[heading])
@@ -49,6 +49,13 @@ def add_arguments(parser: Parser) -> None:
             if dict in origins:
                 options["action"] = "extend"  # given twice, both count
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
+    return groups
+
+
+def add_arguments(parser: Parser) -> None:
+    """The settings, and what is not part of what a run is."""
+    parser.add_argument("env", metavar="ENV", nargs="?", help=Config.__dataclass_fields__["env"].metadata["help"])
+    groups = add_settings(parser)
     groups["environment"].add_argument(
         "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs of all"
     )
