@@ -4,6 +4,7 @@ Off is `None`, written `off` on the command line and in files.
 """
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
@@ -331,6 +332,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+@functools.cache  # a validation asks for it once per field
 def field_types() -> dict[str, Any]:
     return get_type_hints(Config)
 

@@ -91,12 +91,13 @@ class Study:
         if then is None:
             self.study.set_user_attr("definition", now)
             return
-        for name in (*then, *now):
+        # Flags first: of a setting that is fixed in one and varied in the other, that is what to change.
+        for name in sorted({*then, *now}, key=lambda name: (not name.startswith("--"), name)):
             if then.get(name) != now.get(name):
-                pair = f"{name} is {now.get(name, 'not part of it')}, but the study in {self.folder.path} was begun with"
+                is_now, was_then = (words.get(name, "varied" if name.startswith("--") else "none") for words in (now, then))
                 raise ProxRLError(
-                    f"{pair} {then.get(name, 'none')}: give the same again to go on with it, another --study to keep both, or"
-                    " --clobber to start over"
+                    f"{name} is {is_now}, but was {was_then} when the study in {self.folder.path} was begun: give the same again"
+                    " to go on with it, another --study to keep both, or --clobber to start over"
                 )
 
     def trials(self) -> "list[FrozenTrial]":
