@@ -31,15 +31,7 @@ class Lever(gymnasium.Env):
 
 
 class Fragile(Lever):
-    """Takes its process with it, the first time or always."""
-
-    def __init__(self, mark: str = "") -> None:
-        super().__init__()
-        self.mark = mark
+    """Takes its process with it."""
 
     def step(self, action: Any) -> Any:
-        if not self.mark or not os.path.exists(self.mark):
-            if self.mark:
-                open(self.mark, "w").close()
-            os.kill(os.getpid(), 9)
-        return super().step(action)
+        os._exit(9)

@@ -23,7 +23,7 @@ from proxrl.tuning.display import Display
 from proxrl.tuning.outcome import settings_of, table, write_preset
 from proxrl.tuning.pool import Pool, Running, Worker
 from proxrl.tuning.space import Space, load_space
-from proxrl.tuning.study import INDEX, NOTE, PARTS, Study, StudyFolder, quiet_optuna
+from proxrl.tuning.study import INDEX, NOTE, PARTS, Study, StudyFolder, require_optuna
 from proxrl.tuning.worker import Done, Failed, Lost, Message, Report, Stopped, Task
 from proxrl.world.launcher import launched
 
@@ -70,10 +70,9 @@ def tune(
 
     Each trial trains `seeds` runs of `total_steps`; its score is their mean return of the last 100 episodes. `settings` are
     fields of `Config` that all trials share. Worker processes import the main script again: keep its work under
-    `if __name__ == "__main__":`.
+    `if __name__ == "__main__":`. A signal that stops it early is held back until the trials are saved, and is in the result.
     """
-    with quiet_optuna():  # if it is missing, say so before anything else
-        pass
+    require_optuna()
     for name, value in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         if value < 1:
             raise ProxRLError(f"{flag(name)} is {value}, but must be at least 1")
@@ -88,17 +87,16 @@ def tune(
     start = resolve(env_name, settings, preset)
     family = find_family(env_name)
     space = load_space(preset or family.preset, family.preset, None if search is None else Path(search), settings)
-    budget = parse_value("total_steps", total_steps or max(1, start.config.total_steps // SHARE_OF_PRESET))
+    share = max(1, start.config.total_steps // SHARE_OF_PRESET)
+    budget = share if total_steps is None else parse_value("total_steps", total_steps)
     base = start.config.replace(total_steps=budget, seed=parse_value("seed", seed)).validate()
     with StudyFolder(Path(studies_dir), env_name, study) as folder:
         if clobber:
             folder.delete()
         kept = Study(folder, definition_of(base, space, seeds), space, base, base.seed, prune)
-        tuning = Tuning(kept, start, settings, preset, seeds, trials, folder.best if out is None else Path(out))
-        with contextlib.ExitStack() as stack:
-            received = stack.enter_context(stopping_signals(quiet))
-            tuning.display = Display(trials, seeds, len(kept.done()), quiet)
-            stack.callback(tuning.display.close)
+        with stopping_signals(quiet) as received, contextlib.closing(Display(trials, seeds, len(kept.done()), quiet)) as display:
+            best = folder.best if out is None else Path(out)
+            tuning = Tuning(kept, display, start, settings, preset, seeds, trials, best)
             tuning.go_on(workers, received, timeout)
             return tuning.close(received)
 
@@ -116,19 +114,25 @@ def definition_of(base: Config, space: Space, seeds: int) -> dict[str, str]:
 class Tuning:
     """One session of a study."""
 
-    display: Display
-
     def __init__(
-        self, study: Study, start: Resolved, fixed: dict[str, Any], preset: str | None, seeds: int, trials: int, out: Path
+        self,
+        study: Study,
+        display: Display,
+        start: Resolved,
+        fixed: dict[str, Any],
+        preset: str | None,
+        seeds: int,
+        trials: int,
+        out: Path,
     ) -> None:
-        self.study, self.start, self.fixed, self.preset = study, start, fixed, preset
+        self.study, self.display, self.start, self.fixed, self.preset = study, display, start, fixed, preset
         self.seeds, self.trials, self.out = seeds, trials, out
+        self.runs = f"{seeds} runs" if seeds > 1 else "a run"
 
     def go_on(self, workers: int, received: list[int], timeout: float | None) -> None:
         base, done = self.study.base, len(self.study.done())
-        runs = f"{self.seeds} runs" if self.seeds > 1 else "a run"
         self.display.message(
-            f"Tuning {base.env} in {self.trials} trials, each {runs} of {base.total_steps:,} steps;"
+            f"Tuning {base.env} in {self.trials} trials, each {self.runs} of {base.total_steps:,} steps;"
             f" score: {MEASURE}\nVaries {', '.join(self.study.space)}\nStudy {self.study.folder.path}"
             + (f"\nGoing on after {done} trials; --clobber starts over" if done else "")
         )
@@ -216,8 +220,7 @@ class Tuning:
         self.display.trial(index, what, len(self.study.done()), best)
 
     def write(self) -> None:
-        runs = f"{self.seeds} runs" if self.seeds > 1 else "a run"
-        measure = f"{MEASURE}, at the end of {runs} of {self.study.base.total_steps:,} steps"
+        measure = f"{MEASURE}, at the end of {self.runs} of {self.study.base.total_steps:,} steps"
         write_preset(self.out, self.study, self.start, self.fixed, measure)
 
     def close(self, received: list[int]) -> Tuned:

@@ -194,13 +194,18 @@ class Study:
             raise ProxRLError(f"can't use {self.folder.database} ({one_line(cause)}); --clobber starts the study over") from error
 
 
+def require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise ProxRLError("tuning needs the tune extra: pip install 'proxrl[tune]'") from None
+
+
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
     """Its log lines and its warnings about what is experimental tell a user of ProxRL nothing."""
-    try:
-        import optuna
-    except ImportError:
-        raise ProxRLError("tuning needs the tune extra: pip install 'proxrl[tune]'") from None
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
