@@ -18,7 +18,7 @@ FIELDS = {spec.name for spec in dataclasses.fields(Config)}
 def tables(name: str) -> dict[str, dict[str, dict[str, object]]]:
     """The common settings of a preset under "", and those of single environments under their ids."""
     document = tomllib.loads(resources.files("proxrl.presets").joinpath(f"{name}.toml").read_text())
-    assert set(document) <= {"title", "values", "env"}, "a table of another name would silently be ignored"
+    assert set(document) <= {"title", "values", "env", "search"}, "a table of another name would silently be ignored"
     assert document["title"]
     return {"": document["values"], **document.get("env", {})}
 

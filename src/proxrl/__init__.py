@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from proxrl.callback import Callback
     from proxrl.evaluation import Scores, evaluate
     from proxrl.launch import Result, train
+    from proxrl.tuning.run import Tuned, tune
 
 __version__ = metadata.version("proxrl")
-__all__ = ["Agent", "Callback", "Config", "ProxRLError", "Result", "Scores", "evaluate", "load", "train"]
+__all__ = ["Agent", "Callback", "Config", "ProxRLError", "Result", "Scores", "Tuned", "evaluate", "load", "train", "tune"]
 
 # No module may have the name of a function here: importing the module would put it in the function's place.
 _HOMES = {
@@ -32,6 +33,8 @@ _HOMES = {
     "load": "agent",
     "Agent": "agent",
     "Callback": "callback",
+    "tune": "tuning.run",
+    "Tuned": "tuning.run",
 }
 
 

@@ -17,6 +17,7 @@ from proxrl.world.launcher import is_for_this_rank_to_tell, launched
 COMMANDS = {
     "train": {
         "train": "train on an environment, or resume",
+        "tune": "look for better settings by trial",
         "check": "say what in an environment would spoil training",
         "bench": "measure how fast this machine trains, and where the time goes",
         "envs": "families of environments and how to install them",

@@ -4,6 +4,7 @@ Off is `None`, written `off` on the command line and in files.
 """
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
@@ -257,9 +258,7 @@ class Config:
 
     def validate(self) -> "Config":
         """Refuse settings that can't work, in one line that says what would."""
-        for spec in dataclasses.fields(self):
-            _check_range(flag(spec.name), getattr(self, spec.name), spec.metadata)
-            _check_choice(flag(spec.name), getattr(self, spec.name), field_types()[spec.name])
+        self.check_ranges()
         if self.batch_size < 2:
             raise ProxRLError("a batch of one step has no deviation to normalise by; use more --num-envs or --rollout-steps")
         if self.batch_size % self.num_minibatches:
@@ -288,6 +287,12 @@ class Config:
                         " lists and tables; leave it out, or set it in a callable of your own"
                     )
         return self
+
+    def check_ranges(self) -> None:
+        """Refuse settings that can't work whatever the others are."""
+        for spec in dataclasses.fields(self):
+            _check_range(flag(spec.name), getattr(self, spec.name), spec.metadata)
+            _check_choice(flag(spec.name), getattr(self, spec.name), field_types()[spec.name])
 
     def _check_combinations(self) -> None:
         """Refuse settings that exclude each other, and settings that nothing would read."""
@@ -327,6 +332,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+@functools.cache  # a validation asks for it once per field
 def field_types() -> dict[str, Any]:
     return get_type_hints(Config)
 

@@ -11,3 +11,7 @@ class ProxRLError(Exception):
 
 class AgreedError(ProxRLError):
     """One that every rank raises at the same point, so that none waits for another: it is enough if the first tells it."""
+
+
+class DivergedError(AgreedError):
+    """The settings let training run away. Not the environment's fault, so tuning goes on to other settings."""

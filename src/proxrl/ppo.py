@@ -18,7 +18,7 @@ from torch import Tensor
 from proxrl.build import Parts
 from proxrl.collect.minibatch import minibatches, moments, pieces
 from proxrl.config import Coefficients, Phase
-from proxrl.errors import AgreedError
+from proxrl.errors import DivergedError
 from proxrl.policy.compute import Outputs
 from proxrl.seeding import Purpose, generator
 from proxrl.session import Session
@@ -121,7 +121,7 @@ def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phas
         if seen:  # a short rollout may consist of dummy steps alone, all environments resetting together
             metrics |= summary(torch.stack(seen), phase, config.num_minibatches)
     if not all(math.isfinite(metric) for metric in metrics.values()):
-        raise AgreedError(
+        raise DivergedError(
             "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
         )
     return metrics

@@ -281,23 +281,27 @@ class RunFolder:
             raise ProxRLError(f"{self.config_path}: {error}; repair that file, or give --clobber to start over") from error
 
     def _acquire_lock(self) -> None:
-        file = open(self.path / LOCK_NAME, "a+b")
-        try:
-            _lock_patiently(file)
-        except OSError as error:
-            if error.errno not in NO_LOCKS_HERE:
-                file.seek(0)
-                owner = file.read(20).decode(errors="replace").strip()
-                file.close()
-                if error.errno not in LOCK_IS_TAKEN:
-                    raise
-                raise ProxRLError(
-                    f"process {owner or '(unknown)'} is already training in {self.path}; wait for it, or use another --name"
-                ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-        file.flush()
-        self._lock = file
+        busy = f"is already training in {self.path}; wait for it, or use another --name"
+        self._lock = acquire_lock(self.path / LOCK_NAME, busy)
+
+
+def acquire_lock(path: Path, busy: str) -> IO[bytes]:
+    """The lock is held until the file is closed or the process ends; `busy` says what the process that has it does."""
+    file = open(path, "a+b")
+    try:
+        _lock_patiently(file)
+    except OSError as error:
+        if error.errno not in NO_LOCKS_HERE:
+            file.seek(0)
+            owner = file.read(20).decode(errors="replace").strip()
+            file.close()
+            if error.errno not in LOCK_IS_TAKEN:
+                raise
+            raise ProxRLError(f"process {owner or '(unknown)'} {busy}") from error
+    file.truncate(0)
+    file.write(str(os.getpid()).encode())
+    file.flush()
+    return file
 
 
 if sys.platform == "win32":

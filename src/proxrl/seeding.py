@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     EPISODE = 1
     ROLLOUT = 2
     EVALUATION = 3
+    TRIAL = 4
 
 
 def seed_sequence(seed: int, purpose: Purpose, *address: int) -> np.random.SeedSequence:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from proxrl.commands.parser import Parser
-from proxrl.commands.train import add_settings, resolve_settings
+from proxrl.commands.train import add_run_settings, resolve_settings
 from proxrl.errors import ProxRLError
 from proxrl.world.launcher import launched
 
@@ -28,7 +28,7 @@ All settings of 'proxrl train' can be given. Shares are of the first rank's time
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, metavar="N", help="how long, after one iteration (default 10)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_settings(parser)
+    add_run_settings(parser)
 
 
 def run(options: dict[str, Any]) -> int:

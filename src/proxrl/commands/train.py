@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -29,11 +30,11 @@ Values not given come from the preset of the environment's family; --print-confi
 
 def add_arguments(parser: Parser) -> None:
     """The settings, and what is not part of what a run is."""
-    add_settings(parser)
-    parser.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
+    add_run_settings(parser)
     outside = parser.add_argument_group("output")
     outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
     outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
+    outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
     outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
     outside.add_argument(
         "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
@@ -41,13 +42,27 @@ def add_arguments(parser: Parser) -> None:
     outside.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
-def add_settings(parser: Parser) -> None:
-    """One flag for each field of Config, under its group's heading, and where the others come from."""
+def add_run_settings(parser: Parser) -> None:
+    """What `resolve_settings` makes a complete Config of."""
+    parser.add_argument("env", metavar="ENV", nargs="?", help=Config.__dataclass_fields__["env"].metadata["help"])
+    groups = add_settings(parser)
+    groups["environment"].add_argument(
+        "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs of all"
+    )
+    sources = parser.add_argument_group("where settings come from")
+    sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
+    sources.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to start from; the config.toml of a run repeats it"
+    )
+    sources.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
+
+
+def add_settings(parser: Parser, left_out: Collection[str] = ()) -> dict[str, argparse._ArgumentGroup]:
+    """One flag for each field of Config, under its group's heading."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     kinds = field_types()
     for spec in dataclasses.fields(Config):
-        if spec.name == "env":
-            parser.add_argument("env", metavar="ENV", nargs="?", help=spec.metadata["help"])
+        if spec.name == "env" or spec.name in left_out:
             continue
         heading = spec.metadata["group"]
         group = groups.setdefault(heading, parser.add_argument_group(heading) if heading not in groups else groups[heading])
@@ -66,15 +81,7 @@ def add_settings(parser: Parser) -> None:
             if dict in origins:
                 options["action"] = "extend"  # given twice, both count
         group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
-    groups["environment"].add_argument(
-        "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs of all"
-    )
-    sources = parser.add_argument_group("where settings come from")
-    sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
-    sources.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings to start from; the config.toml of a run repeats it"
-    )
-    sources.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
+    return groups
 
 
 def _shown_default(default: Any) -> str:
@@ -103,7 +110,7 @@ def run(options: dict[str, Any]) -> int:
 
 
 def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "tuple[str, Resolved]":
-    """The environment and the complete settings, from what `add_settings` has read; runs below `resume_from` are gone on with."""
+    """The environment and the complete settings, from what `add_run_settings` has read; runs below `resume_from` are gone on with."""
     from proxrl.resolve import resolve
 
     sources = [options.pop(name) for name in ("preset", "config", "envs_per_rank")]

@@ -143,7 +143,7 @@ class WorkerEnvs:
         first, last = first_env + part.start, first_env + part.stop - 1
         arguments = (theirs, written, pickled, first, part, len(makers))
         process = context.Process(target=_work, args=arguments, name=f"proxrl-worker-{number}", daemon=True)
-        with _signals_ignored():
+        with signals_ignored():
             process.start()
         theirs.close()  # so that the pipe ends when the worker does
         written.close()
@@ -214,7 +214,7 @@ def _stack_of(worker: _Worker) -> str:
 
 
 @contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
+def signals_ignored() -> Iterator[None]:
     """A process started inside inherits this, even while it still imports: what is sent to a whole group of processes is for the
     parent, who saves and then closes its workers.
     """

@@ -1,0 +1,1 @@
+"""Better settings by trial: `proxrl tune`."""

@@ -1,0 +1,61 @@
+"""What comes out of a study: the best settings as a preset file, and a table of the best trials."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxrl.config import Config
+from proxrl.resolve import Resolved
+from proxrl.runs import one_line_errors, replacing
+from proxrl.settings import toml_value
+from proxrl.tuning.space import as_settings
+from proxrl.tuning.study import INDEX, Study
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+COLUMNS = 3  # of the table
+
+
+def settings_of(study: Study, trial: "FrozenTrial") -> dict[str, Any]:
+    return as_settings({name: study.space[name].value_of(drawn) for name, drawn in trial.params.items()}, study.base)
+
+
+def write_preset(path: Path, study: Study, start: Resolved, fixed: dict[str, Any], measure: str) -> None:
+    """The best trial's settings with all that they stand on, so that the file alone repeats it."""
+    best = study.ranked()[0]
+    tuned = settings_of(study, best)
+    trial = f"study {study.folder.name}, trial {best.user_attrs[INDEX]}"
+    heading = f"# {trial}, the best of {len(study.done())}: {measure}: {best.values[0]:.6g}"
+    lines = [heading, f"title = {toml_value(f'{start.config.env}, tuned')}", "", "[values]"]
+    for spec in dataclasses.fields(Config):
+        source = start.sources[spec.name]
+        if spec.name in tuned:
+            source = f"{trial}: {best.values[0]:.6g}"
+        elif spec.name in fixed:
+            source = f"fixed in study {study.folder.name}"
+        elif spec.name == "env" or source == "default" or source.startswith("auto"):
+            continue
+        value = tuned.get(spec.name, getattr(start.config, spec.name))
+        lines.append(f"{spec.name} = {{ value = {toml_value(value)}, source = {toml_value(source)} }}")
+    with one_line_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def table(study: Study) -> str:
+    """The best trials side by side, and how much of the score hangs on each setting."""
+    best = study.ranked()[:COLUMNS]
+    weights = study.importances()
+    rows = [["", *(f"trial {trial.user_attrs[INDEX]}" for trial in best), "weight" if weights else ""]]
+    rows.append(["score", *(f"{trial.values[0]:.4g}" for trial in best), ""])
+    for name, dimension in sorted(study.space.items(), key=lambda item: -weights.get(item[0], 0.0)):
+        cells = [_short(dimension.value_of(trial.params[name])) for trial in best]
+        rows.append([name, *cells, f"{weights[name]:.0%}" if name in weights else ""])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else toml_value(value).strip('"')
