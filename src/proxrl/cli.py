@@ -23,6 +23,8 @@ COMMANDS = {
     "look": {
         "eval": "play episodes with a trained policy and report the return",
         "plot": "draw learning curves",
+        "report": "write one HTML page about runs",
+        "watch": "show that page live while runs train",
     },
 }
 

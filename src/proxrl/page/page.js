@@ -1,0 +1,186 @@
+"use strict";
+// What the page holds, and what changes it: the reader's choices, and in `proxrl watch` the runs themselves.
+
+const SECONDS_BETWEEN_POLLS = 2;
+const RETURN = "charts/episodic_return";
+const ALL_METRICS = "*";
+
+const find = (id) => document.getElementById(id);
+const embedded = find("data");
+const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), shown: {} };
+
+/** Replace what a part shows, unless it shows that already: what one is reading or playing should stay. */
+function fill(id, key, make) {
+  const text = JSON.stringify(key);
+  if (state.shown[id] === text) return;
+  state.shown[id] = text;
+  const made = make();
+  find(id).replaceChildren(...(Array.isArray(made) ? made : made ? [made] : []));
+}
+
+function render() {
+  const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here by themselves.");
+  document.title = runs.length ? `${[...new Set(runs.map((run) => run.env))].slice(0, 3).join(", ")} – ProxRL` : "ProxRL";
+  fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
+    const box = element("div", { class: "groups" });
+    box.append(...(runs.length ? overviewCards(runs) : [empty]));
+    return [box, ...state.data.unreadable.map((entry) => element("p", { class: "problem" }, `${entry.path} can't be read: ${entry.problem}`))];
+  });
+  for (const id of ["curves", "runs", "details"]) find(id).hidden = !runs.length;
+  if (!runs.length) return;
+  find("runs-table").replaceChildren(runsTable(runs, lastChange));
+  const versions = runs.map((run) => [run.id, run.version]);
+  fill("evaluation-body", versions, () => evaluationParts(runs));
+  find("evaluation").hidden = !find("evaluation-body").children.length;
+  fill("published-body", [versions, state.data.published], () => publishedParts(state.data));
+  find("published").hidden = !find("published-body").children.length;
+  fill("differences-table", versions, () => differencesTable(runs));
+  find("differences").hidden = !find("differences-table").children.length;
+  renderMetrics(runs);
+  renderCharts();
+  renderDetails();
+}
+
+function lastChange(run) {
+  if (run.updated === null) return "–";
+  if (state.data.live) return `${formatTime(Math.max(0, Math.round(Date.now() / 1000 - run.updated)))} ago`;
+  return new Date(run.updated * 1000).toISOString().slice(0, 16).replace("T", " ");
+}
+
+/** The return first, then all that was logged, under the part of its name before the slash. */
+function renderMetrics(runs) {
+  const logged = new Set(runs.flatMap((run) => Object.keys(run.curves.metrics)));
+  const names = [...logged].filter((name) => name !== RETURN).sort();
+  fill("metric", [...logged], () => {
+    const chosen = find("metric").value, groups = new Map();
+    for (const name of names) {
+      const [head] = name.split("/");
+      if (!groups.has(head)) groups.set(head, element("optgroup", { label: head }));
+      groups.get(head).append(element("option", { value: name }, name.slice(head.length + 1).replaceAll("_", " ")));
+    }
+    const first = [element("option", { value: RETURN }, "return"), element("option", { value: ALL_METRICS }, "all, small")];
+    setTimeout(() => { if (chosen) find("metric").value = chosen; });
+    return [...first, ...groups.values()];
+  });
+  state.metrics = [RETURN, ...names];
+}
+
+function renderCharts() {
+  const chosen = find("metric").value || RETURN, by = document.querySelector("input[name=by]:checked").value;
+  const smoothing = Number(find("smoothing").value), groups = groupsOf(state.data.runs);
+  find("smoothing-value").textContent = smoothing ? `${(smoothing * 100).toFixed(1)}%` : "none";
+  find("seeds-control").hidden = ![...groups.values()].some((names) => [...names.values()].some((runs) => runs.length > 1));
+  const labels = [...new Set(state.data.runs.map((run) => run.label))];
+  const metrics = chosen === ALL_METRICS ? state.metrics : [chosen], wanted = new Map();
+  for (const [env, names] of groups) {
+    for (const metric of metrics) {
+      const small = metrics.length > 1, key = JSON.stringify([env, metrics.length > 1 ? metric : "", small]);
+      const lines = [...names].map(([label, runs]) => ({
+        label, colour: colourOf(labels, label), curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
+      }));
+      if (small && !lines.some((line) => line.curves.length)) continue;
+      const chart = state.charts.get(key) || new Chart("", small, toggle);
+      chart.heading.textContent = small || groups.size === 1 ? readable(metric) + (groups.size > 1 ? ` · ${env}` : "") : env;
+      wanted.set(key, chart);
+      chart.latest = [lines, { metric, by, smoothing, hidden: state.hidden, seeds: find("seeds").checked, confidence: state.data.confidence }];
+    }
+  }
+  const same = wanted.size === state.charts.size && [...wanted.keys()].every((key) => state.charts.has(key));
+  state.charts = wanted;
+  const box = find("charts");
+  if (!same) box.replaceChildren(...[...wanted.values()].map((chart) => chart.root));
+  box.className = `charts ${metrics.length > 1 ? "small" : wanted.size > 1 ? "several" : ""}`;
+  for (const chart of wanted.values()) chart.show(...chart.latest);
+  find("curves-note").textContent = curvesNote();
+}
+
+function readable(metric) {
+  return metric === RETURN ? "return" : metric.split("/").slice(-1)[0].replaceAll("_", " ");
+}
+
+function curvesNote() {
+  const runs = state.data.runs, lines = Math.max(...runs.map((run) => run.curves.lines));
+  const seeds = [...groupsOf(runs).values()].some((names) => [...names.values()].some((members) => members.length > 1));
+  const parts = ["Drag to zoom, double-click to see all; click a name to hide it."];
+  if (seeds) parts.push(`Lines are means over seeds as far as all seeds go, bands their ${Math.round(state.data.confidence * 100)}% bootstrap interval.`);
+  parts.push("A smoothed point is the mean over that share of the run before it.");
+  if (lines > state.data.points) parts.push(`Of up to ${lines.toLocaleString("en")} logged iterations ${state.data.points.toLocaleString("en")} points are drawn, each the mean of those it stands for.`);
+  return parts.join(" ");
+}
+
+function toggle(label) {
+  if (!state.hidden.delete(label)) state.hidden.add(label);
+  renderCharts();
+}
+
+function renderDetails() {
+  const runs = state.data.runs, choice = find("run");
+  fill("run", runs.map((run) => [run.id, run.label]), () => {
+    const before = choice.value;
+    setTimeout(() => { if (before && runs.some((run) => run.id === before)) choice.value = before; });
+    return runs.map((run) => element("option", { value: run.id }, runName(run)));
+  });
+  find("choose").hidden = runs.length < 2;
+  const run = runs.find((candidate) => candidate.id === choice.value) || runs[0];
+  fill("video", [run.id, run.videos.map(({ name, size }) => [name, size])], () => videoParts(run));
+  fill("repeat", [run.id, run.command], () => repeatParts(run));
+  const filter = find("filter").value, changed = find("changed").checked;
+  fill("settings", [run.id, run.settings, filter, changed], () => settingsTable(run, state.data.about, filter, changed));
+  fill("system", [run.id, run.machine, run.git, run.versions, run.host], () => systemTable(run));
+}
+
+/** The document now, with the details of the runs that have changed; others are kept. */
+async function poll() {
+  try {
+    const data = await (await fetch("/data.json")).json();
+    await Promise.all(data.runs.map(async (run) => {
+      if (state.details.get(run.id)?.version === run.version) return;
+      const answer = await fetch(`/run/${run.id}.json`);
+      if (answer.ok) state.details.set(run.id, await answer.json());
+    }));
+    data.runs = data.runs.filter((run) => state.details.has(run.id)).map((run) => ({ ...state.details.get(run.id), ...run }));
+    state.data = data;
+    state.lastSeen = new Date();
+    notice("live", "Live");
+    render();
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error; // fetch says so when nobody answers
+    notice("gone", `The server has stopped. Last seen ${state.lastSeen ? state.lastSeen.toLocaleTimeString() : "never"}; it is tried again.`);
+  }
+  setTimeout(poll, SECONDS_BETWEEN_POLLS * 1000);
+}
+
+function notice(kind, text) {
+  const box = find("notice");
+  box.className = kind;
+  if (box.textContent !== text) box.textContent = text;
+}
+
+function chooseTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  try { localStorage.setItem("proxrl-theme", theme); } catch { /* pages from disk may have no storage */ }
+}
+
+function start() {
+  let theme = null;
+  try { theme = localStorage.getItem("proxrl-theme"); } catch { /* as above */ }
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  find("theme").addEventListener("click", () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme.includes("dark");
+    chooseTheme(dark ? "light" : "dark");
+  });
+  for (const form of [find("controls"), find("settings-controls")]) form.addEventListener("submit", (event) => event.preventDefault());
+  find("controls").addEventListener("input", renderCharts);
+  find("settings-controls").addEventListener("input", renderDetails);
+  find("run").addEventListener("change", renderDetails);
+  if (!embedded) {
+    poll();
+    return;
+  }
+  state.data = JSON.parse(embedded.textContent);
+  render();
+  const made = new Date(state.data.made * 1000).toISOString().slice(0, 16).replace("T", " ");
+  find("foot").textContent = `Written ${made} UTC by ProxRL ${state.data.proxrl}.`;
+}
+
+start();
