@@ -36,7 +36,8 @@ class Columns:
         try:
             file = open(self._path, "rb")
         except OSError:
-            return self._forget()
+            self._forget()
+            return
         with file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._file_number or status.st_size < self._offset:

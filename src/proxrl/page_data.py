@@ -127,7 +127,7 @@ def document(runs: Sequence[PageRun], live: bool = False) -> dict[str, Any]:
     for head, label in zip(heads, labels(readable), strict=True):
         head["label"] = label
     envs = sorted({head["env"] for head in heads})
-    return clean(
+    data: dict[str, Any] = clean(
         {
             "proxrl": __version__,
             "live": live,
@@ -139,6 +139,7 @@ def document(runs: Sequence[PageRun], live: bool = False) -> dict[str, Any]:
             "about": about_settings(),
         }
     )
+    return data
 
 
 def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[str, Any]] | None = None) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[s
 
 
 def labels(runs: Sequence[PageRun]) -> list[str]:
-    """The name of a run, and its folder where runs of one environment and name are in several: they are no seeds of one another."""
+    """The name of a run, with its folder where several hold runs of that environment and name: they are no seeds of one another."""
     places: dict[tuple[str, str], set[Path]] = {}
     for run in runs:
         places.setdefault((run.summary.env, run.summary.name), set()).add(run.folder.path.parent)

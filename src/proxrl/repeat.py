@@ -61,5 +61,3 @@ def flag_words(name: str, value: Any) -> list[str]:
         return [flag(name), *map(str, value)]
     text = OFF if value is None else str(value)
     return [f"{flag(name)}={text}"] if text.startswith("-") else [flag(name), text]
-
-

@@ -95,7 +95,7 @@ def as_html(data: dict[str, Any]) -> str:
 
 def title_of(data: dict[str, Any]) -> str:
     envs = list(dict.fromkeys(run["env"] for run in data["runs"]))
-    return f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''} – ProxRL"
+    return f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''} - ProxRL"
 
 
 def filled(title: str, head: str, foot: str) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from proxrl.errors import ProxRLError
 from proxrl.page_data import VIDEO_TYPES, PageRun, clean, document, videos_of
 from proxrl.report import filled, page_file, script
-from proxrl.runs import find_runs
+from proxrl.runs import RunFolder, find_runs
 
 HOST, FIRST_PORT, PORTS = "127.0.0.1", 8265, 50
 # How often new runs are looked for, however many pages ask.
@@ -65,9 +65,7 @@ class Watched:
             except ProxRLError:
                 return None
             details = run.details()
-            videos = [
-                {**video, "source": f"/video/{run_id}/{quote(video['name'], safe='')}"} for video in details["videos"]
-            ]
+            videos = [{**video, "source": f"/video/{run_id}/{quote(video['name'], safe='')}"} for video in details["videos"]]
             return {**clean({**details, "videos": videos}), "version": run.head()["version"]}
 
     def video(self, run_id: str, name: str) -> Path | None:
@@ -81,7 +79,7 @@ class Watched:
 
     def _found(self) -> list[PageRun]:
         if time.monotonic() - self._searched_at >= SECONDS_BETWEEN_SEARCHES:
-            folders = {}
+            folders: dict[Path, RunFolder] = {}
             for place in self._places:
                 with contextlib.suppress(ProxRLError):  # nothing there yet, or not any more
                     folders |= {folder.path: folder for folder in find_runs([place])}
@@ -143,7 +141,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.NOT_FOUND)
         named = {"Content-Type": VIDEO_TYPES[path.suffix], "Accept-Ranges": "bytes"}
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if wanted and int(wanted[1]) < len(content):
+        if wanted and int(wanted[1]) >= len(content):
+            return self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+        if wanted:
             first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
             named["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
             return self._answer(HTTPStatus.PARTIAL_CONTENT, content[first : last + 1], **named)

@@ -14,16 +14,18 @@ function svgElement(name, attributes = {}, parent = null) {
 let chartCount = 0;
 
 class Chart {
-  /** `lines` of `show` are {label, colour, curves}; `onToggle(label)` is told which of them was clicked in the legend. */
-  constructor(title, small, onToggle) {
+  /** `onToggle(label)` is told which line was clicked in the legend. */
+  constructor(small, onToggle) {
     this.onToggle = onToggle;
     this.height = small ? 190 : 320;
+    this.points = small ? 150 : 400; // that a mean over seeds is read off at
+    this.kept = new Map();
     this.zoom = null;
     this.hoverX = null;
     this.clip = `clip${chartCount++}`;
     this.root = element("article", { class: "card chart" });
     const head = element("div", { class: "chart-head" });
-    this.heading = element("h3", {}, title);
+    this.heading = element("h3");
     this.buttons = element("div", { class: "zoom" });
     for (const [sign, text, act] of [
       ["+", "Zoom in", () => this.zoomBy(0.5)],
@@ -46,6 +48,11 @@ class Chart {
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
+  title(text, axis) {
+    this.heading.replaceChildren(`${text} `, element("small", {}, axis));
+  }
+
+  /** Lines are {label, colour, key, curves}: the curves of the seeds, and a key that changes with them. */
   show(lines, options) {
     this.lines = lines.filter((line) => line.curves.length);
     if (this.options && this.options.by !== options.by) this.zoom = null;
@@ -68,10 +75,11 @@ class Chart {
     if (!this.lines || width < 60) return;
     const all = this.extent();
     this.range = this.zoom || (all[1] > all[0] ? all : [all[0] - 0.5, all[0] + 0.5]);
-    const { smoothing, confidence, seeds } = this.options;
-    this.bands = this.visible.map((line) => ({ line, ...bandOf(line.curves, smoothing, this.range, confidence) }));
-    const seedBands = !seeds ? [] : this.visible.flatMap((line) => line.curves.length < 2 ? [] :
-      line.curves.map((curve) => ({ line, ...bandOf([curve], smoothing, this.range, confidence) })));
+    const before = this.kept;
+    this.kept = new Map();
+    this.bands = this.visible.map((line) => this.bandFor(before, line, line.curves, ""));
+    const seedBands = !this.options.seeds ? [] : this.visible.flatMap((line) => line.curves.length < 2 ? [] :
+      line.curves.map((curve, seed) => this.bandFor(before, line, [curve], seed)));
     this.frame(width, [...this.bands, ...seedBands]);
     this.drawAxes(width);
     const area = svgElement("g", { "clip-path": `url(#${this.clip})` }, this.svg);
@@ -83,6 +91,14 @@ class Chart {
     this.buttons.lastChild.hidden = !this.zoom;
     this.drawLegend();
     this.drawHover();
+  }
+
+  /** As at the last drawing, if nothing has changed: the draws behind an interval take their time. */
+  bandFor(before, line, curves, seed) {
+    const { smoothing, confidence } = this.options, key = JSON.stringify([line.key, seed, smoothing, this.range]);
+    const band = before.get(key) || bandOf(curves, smoothing, this.range, confidence, this.points);
+    this.kept.set(key, band);
+    return { line, ...band };
   }
 
   /** Scales, and an empty picture of the size of the card. */
@@ -102,7 +118,7 @@ class Chart {
     this.svg.replaceChildren();
     this.svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
     this.svg.setAttribute("height", this.height);
-    this.svg.setAttribute("aria-label", `${this.heading.textContent}: ${this.options.metric} over ${this.options.by}. Arrow keys read values, plus and minus zoom.`);
+    this.svg.setAttribute("aria-label", `${this.heading.textContent}. Arrow keys read values, plus and minus zoom.`);
     const clip = svgElement("clipPath", { id: this.clip }, svgElement("defs", {}, this.svg));
     svgElement("rect", { x: MARGIN.left, y: 0, width: this.inner.width, height: this.height - MARGIN.bottom }, clip);
   }
@@ -130,7 +146,7 @@ class Chart {
       svgElement("text", { x: MARGIN.left - 8, y, class: "y-tick" }, axes).textContent = formatShort(tick);
     }
     const [unit, name] = this.options.by === "step" ? [1, ""] : timeUnit(this.range[1]);
-    for (const tick of ticksBetween(this.range[0] / unit, this.range[1] / unit, this.inner.width / 90)) {
+    for (const tick of ticksBetween(this.range[0] / unit, this.range[1] / unit, this.inner.width / 75)) {
       const text = svgElement("text", { x: this.toPixelX(tick * unit).toFixed(1), y: bottom + 19, class: "x-tick" }, axes);
       text.textContent = formatShort(tick) + name;
     }

@@ -1,8 +1,6 @@
 "use strict";
 // Curves to draw from runs as they were logged, as proxrl/curves.py computes them, and numbers as people read them.
 
-// A mean over seeds is read off at this many points of what is visible.
-const GRID_POINTS = 400;
 // How often seeds are drawn anew to see how far their mean depends on them.
 const DRAWS = 1000;
 
@@ -69,8 +67,8 @@ function quantile(sorted, share) {
   return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
 }
 
-/** The mean of curves between two positions, as far as all go, and the interval it would lie in with other seeds. */
-function bandOf(curves, smoothing, range, confidence) {
+/** The mean of curves between two positions, as far as all go, and the interval it would lie in with other seeds; read off at `most` points. */
+function bandOf(curves, smoothing, range, confidence, most) {
   const start = Math.max(...curves.map((curve) => curve.x[0]));
   const end = Math.min(...curves.map((curve) => curve.x[curve.x.length - 1]));
   const width = smoothing * end;
@@ -83,7 +81,7 @@ function bandOf(curves, smoothing, range, confidence) {
   }
   const from = Math.max(Math.min(start, end), range[0]), to = Math.min(end, range[1]);
   if (to < from) return { x: [], mean: [], low: [], high: [] };
-  const points = to > from ? GRID_POINTS : 1;
+  const points = to > from ? most : 1;
   const grid = Array.from({ length: points }, (_, i) => (i === points - 1 ? to : from + ((to - from) * i) / (points - 1)));
   const values = curves.map((curve) => windowMeans(curve, grid, width));
   const shares = drawnShares(curves.length), tail = (1 - confidence) / 2;
@@ -124,7 +122,8 @@ function formatNumber(value, digits = 4) {
 
 function formatShort(value) {
   const size = Math.abs(value);
-  for (const [limit, sign] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (size >= limit) return `${Number((value / limit).toPrecision(4))}${sign}`;
+  for (const [limit, sign] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (size >= limit && size >= 1e4) return `${Number((value / limit).toPrecision(4))}${sign}`;
+  if (size >= 1e3) return Math.round(value).toLocaleString("en");
   return size !== 0 && size < 1e-3 ? Number(value.toPrecision(2)).toExponential() : String(Number(value.toPrecision(4)));
 }
 

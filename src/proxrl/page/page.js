@@ -20,7 +20,7 @@ function fill(id, key, make) {
 
 function render() {
   const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here by themselves.");
-  document.title = runs.length ? `${[...new Set(runs.map((run) => run.env))].slice(0, 3).join(", ")} – ProxRL` : "ProxRL";
+  document.title = runs.length ? `${[...new Set(runs.map((run) => run.env))].slice(0, 3).join(", ")} - ProxRL` : "ProxRL";
   fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
     const box = element("div", { class: "groups" });
     box.append(...(runs.length ? overviewCards(runs) : [empty]));
@@ -37,7 +37,13 @@ function render() {
   fill("differences-table", versions, () => differencesTable(runs));
   find("differences").hidden = !find("differences-table").children.length;
   renderMetrics(runs);
-  renderCharts();
+  const drawn = JSON.stringify(versions);
+  if (state.drawn !== drawn) {
+    // Seeds of a running job are seldom equally far, and their mean ends with the shortest.
+    if (state.drawn === undefined) find("seeds").checked = runs.some((run) => run.state === "running");
+    state.drawn = drawn;
+    renderCharts();
+  }
   renderDetails();
 }
 
@@ -74,15 +80,16 @@ function renderCharts() {
   const metrics = chosen === ALL_METRICS ? state.metrics : [chosen], wanted = new Map();
   for (const [env, names] of groups) {
     for (const metric of metrics) {
-      const small = metrics.length > 1, key = JSON.stringify([env, metrics.length > 1 ? metric : "", small]);
+      const small = metrics.length > 1, key = JSON.stringify([env, small ? metric : ""]);
       const lines = [...names].map(([label, runs]) => ({
-        label, colour: colourOf(labels, label), curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
+        label, colour: colourOf(labels, label), key: [metric, by, runs.map((run) => run.version)],
+        curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
       }));
       if (small && !lines.some((line) => line.curves.length)) continue;
-      const chart = state.charts.get(key) || new Chart("", small, toggle);
-      chart.heading.textContent = small || groups.size === 1 ? readable(metric) + (groups.size > 1 ? ` · ${env}` : "") : env;
+      const chart = state.charts.get(key) || new Chart(small, toggle);
+      chart.title([env, readable(metric)].slice(groups.size > 1 ? 0 : 1).join(" · "), by === "step" ? "over steps" : "over time");
       wanted.set(key, chart);
-      chart.latest = [lines, { metric, by, smoothing, hidden: state.hidden, seeds: find("seeds").checked, confidence: state.data.confidence }];
+      chart.latest = [lines, { by, smoothing, hidden: state.hidden, seeds: find("seeds").checked, confidence: state.data.confidence }];
     }
   }
   const same = wanted.size === state.charts.size && [...wanted.keys()].every((key) => state.charts.has(key));

@@ -64,6 +64,10 @@ function runName(run) {
   return `${run.env} · ${run.label} · seed ${run.seed ?? "?"}`;
 }
 
+function stepsText(done, planned) {
+  return formatShort(done) + (done < planned ? ` of ${formatShort(planned)}` : "");
+}
+
 /** One card for each environment and name: how far it is, and the numbers one looks for first. */
 function overviewCards(runs) {
   const cards = [];
@@ -79,7 +83,7 @@ function overviewCards(runs) {
       for (const [name, value, note] of [
         ["return", formatNumber(meanOf(returns)) + spread, `of the last 100 training episodes${each}`],
         ["best", formatNumber(meanOf(members.map((run) => run.best_return))), `highest mean return so far${each}`],
-        ["steps", `${formatShort(steps / members.length)} of ${formatShort(planned / members.length)}`, `agent steps, done and planned${each}`],
+        ["steps", stepsText(steps / members.length, planned / members.length), `agent steps${each}`],
         ["time", formatTime(meanOf(members.map((run) => run.seconds))), `spent training${each}`],
         ["steps/s", formatNumber(meanOf(members.map((run) => run.steps_per_second)), 3), `whole training, not the environment alone${each}`],
       ]) {
