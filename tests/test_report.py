@@ -225,6 +225,11 @@ def test_a_phone_need_not_scroll_sideways(driver: Any, reports: dict[str, Path],
     assert driver.execute_script("return [innerWidth, document.documentElement.scrollWidth]") == [360, 360]
     points = line_points(driver)
     assert 0 < points[:, 0].min() < points[:, 0].max() < 360
+    driver.execute_script("document.querySelector('.plot').scrollIntoView({block: 'center'})")
+    finger = [{"x": x, "y": y} for x, y in line_points(driver)[-1:]]
+    driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": finger})
+    driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert tip_text(driver).startswith("1,280 steps")
 
 
 @needs_browser

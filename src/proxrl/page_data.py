@@ -153,7 +153,7 @@ def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[s
 
 
 def labels(runs: Sequence[PageRun]) -> list[str]:
-    """The name of a run, with its folder where several hold runs of that environment and name: they are no seeds of one another."""
+    """The name of a run, with its folder where several hold runs of that name: those are no seeds of one another."""
     places: dict[tuple[str, str], set[Path]] = {}
     for run in runs:
         places.setdefault((run.summary.env, run.summary.name), set()).add(run.folder.path.parent)

@@ -245,6 +245,7 @@ class Chart {
     const x = this.toPixelX(this.hoverX), by = this.options.by;
     svgElement("line", { class: "crosshair", x1: x, x2: x, y1: MARGIN.top, y2: MARGIN.top + this.inner.height }, this.marks);
     this.tip.replaceChildren(element("b", {}, by === "step" ? `${Math.round(this.hoverX).toLocaleString("en")} steps` : formatTime(this.hoverX)));
+    const heights = [];
     for (const band of this.bands) {
       if (!band.x.length || this.hoverX < band.x[0] || this.hoverX > band.x[band.x.length - 1]) continue;
       const above = Math.min(countUpTo(band.x, this.hoverX), band.x.length - 1), below = Math.max(above - 1, 0);
@@ -254,9 +255,13 @@ class Chart {
       row.append(element("i"), element("span", {}, band.line.label), element("strong", {}, formatNumber(band.mean[i])), element("small", {}, interval));
       this.tip.append(row);
       svgElement("circle", { class: `dot ${band.line.colour}`, cx: this.toPixelX(band.x[i]), cy: this.toPixelY(band.mean[i]), r: 4 }, this.marks);
+      heights.push(this.toPixelY(band.mean[i]));
     }
     const left = x + 14 + this.tip.offsetWidth < this.plot.clientWidth ? x + 14 : Math.max(0, x - 14 - this.tip.offsetWidth);
-    this.tip.style.transform = `translate(${Math.round(left)}px, ${MARGIN.top + 4}px)`;
+    // In the half of the picture that the lines leave free.
+    const bottom = MARGIN.top + this.inner.height - this.tip.offsetHeight - 6;
+    const top = heights.length && meanOf(heights) < MARGIN.top + this.inner.height / 2 ? bottom : MARGIN.top + 4;
+    this.tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
 }
 

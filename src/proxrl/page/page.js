@@ -9,13 +9,20 @@ const find = (id) => document.getElementById(id);
 const embedded = find("data");
 const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), shown: {} };
 
-/** Replace what a part shows, unless it shows that already: what one is reading or playing should stay. */
+/** Replace what a part shows, unless it shows that already: what one is reading or playing should stay. Tells whether it did. */
 function fill(id, key, make) {
   const text = JSON.stringify(key);
-  if (state.shown[id] === text) return;
+  if (state.shown[id] === text) return false;
   state.shown[id] = text;
   const made = make();
   find(id).replaceChildren(...(Array.isArray(made) ? made : made ? [made] : []));
+  return true;
+}
+
+/** The same for the options of a choice, which stays as the reader made it. */
+function fillChoice(id, key, make) {
+  const choice = find(id), before = choice.value;
+  if (fill(id, key, make) && [...choice.options].some((option) => option.value === before)) choice.value = before;
 }
 
 function render() {
@@ -57,15 +64,14 @@ function lastChange(run) {
 function renderMetrics(runs) {
   const logged = new Set(runs.flatMap((run) => Object.keys(run.curves.metrics)));
   const names = [...logged].filter((name) => name !== RETURN).sort();
-  fill("metric", [...logged], () => {
-    const chosen = find("metric").value, groups = new Map();
+  fillChoice("metric", [...logged], () => {
+    const groups = new Map();
     for (const name of names) {
       const [head] = name.split("/");
       if (!groups.has(head)) groups.set(head, element("optgroup", { label: head }));
       groups.get(head).append(element("option", { value: name }, name.slice(head.length + 1).replaceAll("_", " ")));
     }
     const first = [element("option", { value: RETURN }, "return"), element("option", { value: ALL_METRICS }, "all, small")];
-    setTimeout(() => { if (chosen) find("metric").value = chosen; });
     return [...first, ...groups.values()];
   });
   state.metrics = [RETURN, ...names];
@@ -121,14 +127,10 @@ function toggle(label) {
 }
 
 function renderDetails() {
-  const runs = state.data.runs, choice = find("run");
-  fill("run", runs.map((run) => [run.id, run.label]), () => {
-    const before = choice.value;
-    setTimeout(() => { if (before && runs.some((run) => run.id === before)) choice.value = before; });
-    return runs.map((run) => element("option", { value: run.id }, runName(run)));
-  });
+  const runs = state.data.runs;
+  fillChoice("run", runs.map((run) => [run.id, run.label]), () => runs.map((run) => element("option", { value: run.id }, runName(run))));
   find("choose").hidden = runs.length < 2;
-  const run = runs.find((candidate) => candidate.id === choice.value) || runs[0];
+  const run = runs.find((candidate) => candidate.id === find("run").value) || runs[0];
   fill("video", [run.id, run.videos.map(({ name, size }) => [name, size])], () => videoParts(run));
   fill("repeat", [run.id, run.command], () => repeatParts(run));
   const filter = find("filter").value, changed = find("changed").checked;

@@ -189,7 +189,7 @@ function videoParts(run) {
       left.push(`${video.name} (${formatNumber(video.size / 1e6, 2)} MB)`);
       continue;
     }
-    const player = video.name.endsWith(".gif") ? element("img", { alt: video.name }) : element("video", { controls: "", loop: "", muted: "", playsinline: "" });
+    const player = video.name.endsWith(".gif") ? element("img", { alt: video.name }) : element("video", { controls: "", loop: "", preload: "auto", playsinline: "" });
     player.src = video.source;
     const figure = element("figure");
     figure.append(player, element("figcaption", { class: "note" }, video.name));
