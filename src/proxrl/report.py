@@ -17,7 +17,7 @@ from proxrl.runs import RunFolder, find_run, find_runs, one_line_errors, replaci
 from proxrl.summary import read_evaluations
 
 # In the order in which they build on each other.
-SCRIPTS = ("numbers.js", "chart.js", "parts.js", "page.js")
+SCRIPTS = ("numbers.js", "pointer.js", "chart.js", "parts.js", "details.js", "page.js")
 # What a page may hold of videos; mail and browsers bear no more with ease.
 VIDEO_BYTES = 20_000_000
 

@@ -44,7 +44,7 @@ class Chart {
     this.plot.append(this.tip);
     this.legend = element("div", { class: "legend" });
     this.root.append(head, this.plot, this.legend);
-    this.listen();
+    listenTo(this);
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
@@ -83,9 +83,11 @@ class Chart {
     this.frame(width, [...this.bands, ...seedBands]);
     this.drawAxes(width);
     const area = svgElement("g", { "clip-path": `url(#${this.clip})` }, this.svg);
-    for (const band of this.bands) if (band.line.curves.length > 1) svgElement("path", { class: `band ${band.line.colour}`, d: this.bandPath(band) }, area);
-    for (const band of seedBands) svgElement("path", { class: `seed ${band.line.colour}`, d: this.linePath(band) }, area);
-    for (const band of this.bands) svgElement("path", { class: `line ${band.line.colour}`, "data-label": band.line.label, d: this.linePath(band) }, area);
+    const path = (kind, { line }, d) =>
+      svgElement("path", { class: `${kind} ${line.colour}`, "data-label": line.label, d }, area);
+    for (const band of this.bands) if (band.line.curves.length > 1) path("band", band, this.bandPath(band));
+    for (const band of seedBands) path("seed", band, this.linePath(band));
+    for (const band of this.bands) path("line", band, this.linePath(band));
     this.marks = svgElement("g", {}, this.svg);
     this.selection = svgElement("rect", { class: "selection", y: MARGIN.top, height: this.inner.height, width: 0 }, this.svg);
     this.buttons.lastChild.hidden = !this.zoom;
@@ -134,7 +136,8 @@ class Chart {
   }
 
   bandPath(band) {
-    const above = band.x.map((x, i) => this.point(x, band.high[i])), below = band.x.map((x, i) => this.point(x, band.low[i])).reverse();
+    const above = band.x.map((x, i) => this.point(x, band.high[i]));
+    const below = band.x.map((x, i) => this.point(x, band.low[i])).reverse();
     return above.length ? `M${above.concat(below).join("L")}Z` : "";
   }
 
@@ -174,67 +177,14 @@ class Chart {
     this.setZoom(from <= all[0] && to >= all[1] ? null : [from, to]);
   }
 
-  listen() {
-    let pressedAt = null;
-    const pixel = (event) => {
-      const box = this.svg.getBoundingClientRect();
-      return Math.max(MARGIN.left, Math.min(event.clientX - box.left, box.width - MARGIN.right));
-    };
-    const select = (to) => {
-      this.selection.setAttribute("x", Math.min(pressedAt, to));
-      this.selection.setAttribute("width", Math.abs(to - pressedAt));
-    };
-    this.svg.addEventListener("pointerdown", (event) => {
-      // A finger that moves reads values; the buttons zoom.
-      if (event.pointerType === "mouse" && event.button === 0) pressedAt = pixel(event);
-      this.hoverAt(this.toX(pixel(event)));
-    });
-    this.svg.addEventListener("pointermove", (event) => {
-      this.hoverAt(this.toX(pixel(event)));
-      if (pressedAt !== null) {
-        this.svg.setPointerCapture(event.pointerId);
-        select(pixel(event));
-      }
-    });
-    this.svg.addEventListener("pointerup", (event) => {
-      if (pressedAt === null) return;
-      const ends = [pressedAt, pixel(event)].sort((a, b) => a - b);
-      pressedAt = null;
-      if (ends[1] - ends[0] > 6) this.setZoom(ends.map((end) => this.toX(end)));
-      else this.selection.setAttribute("width", 0);
-    });
-    this.svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.hoverAt(null));
-    this.svg.addEventListener("dblclick", () => this.setZoom(null));
-    this.svg.addEventListener("blur", () => this.hoverAt(null));
-    this.svg.addEventListener("keydown", (event) => this.press(event));
-  }
-
-  press(event) {
-    const acts = {
-      ArrowLeft: () => this.hoverBeside(-1), ArrowRight: () => this.hoverBeside(1), "+": () => this.zoomBy(0.5),
-      "-": () => this.zoomBy(2), "0": () => this.setZoom(null), Escape: () => { this.hoverAt(null); this.setZoom(null); },
-    };
-    if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    acts[event.key]();
-  }
-
-  /** The next position to the left or right of the one that is read, a hundredth of the picture on at least. */
-  hoverBeside(direction) {
-    const from = this.hoverX ?? (direction > 0 ? this.range[0] : this.range[1]);
-    const step = (direction * (this.range[1] - this.range[0])) / 100, all = this.positions();
-    const beside = all.filter((x) => (x - from) * direction > 0).sort((a, b) => (a - b) * direction);
-    if (beside.length) this.hoverAt(beside.find((x) => (x - from - step) * direction >= 0) ?? beside[beside.length - 1]);
-  }
-
   positions() {
     return this.bands.flatMap((band) => band.x).filter((x) => x >= this.range[0] && x <= this.range[1]);
   }
 
   hoverAt(x) {
     if (!this.bands) return;
-    const nearest = x === null ? null : this.positions().reduce((best, at) => (best === null || Math.abs(at - x) < Math.abs(best - x) ? at : best), null);
-    this.hoverX = nearest;
+    const nearer = (best, at) => (best === null || Math.abs(at - x) < Math.abs(best - x) ? at : best);
+    this.hoverX = x === null ? null : this.positions().reduce(nearer, null);
     this.drawHover();
   }
 
@@ -244,7 +194,8 @@ class Chart {
     if (this.tip.hidden) return;
     const x = this.toPixelX(this.hoverX), by = this.options.by;
     svgElement("line", { class: "crosshair", x1: x, x2: x, y1: MARGIN.top, y2: MARGIN.top + this.inner.height }, this.marks);
-    this.tip.replaceChildren(element("b", {}, by === "step" ? `${Math.round(this.hoverX).toLocaleString("en")} steps` : formatTime(this.hoverX)));
+    const at = by === "step" ? `${Math.round(this.hoverX).toLocaleString("en")} steps` : formatTime(this.hoverX);
+    this.tip.replaceChildren(element("b", {}, at));
     const heights = [];
     for (const band of this.bands) {
       if (!band.x.length || this.hoverX < band.x[0] || this.hoverX > band.x[band.x.length - 1]) continue;
@@ -252,10 +203,12 @@ class Chart {
       const i = Math.abs(band.x[above] - this.hoverX) < Math.abs(band.x[below] - this.hoverX) ? above : below;
       const row = element("div", { class: `tip-row ${band.line.colour}` });
       const interval = band.line.curves.length > 1 ? ` ${formatNumber(band.low[i])} – ${formatNumber(band.high[i])}` : "";
-      row.append(element("i"), element("span", {}, band.line.label), element("strong", {}, formatNumber(band.mean[i])), element("small", {}, interval));
+      const value = element("strong", {}, formatNumber(band.mean[i]));
+      row.append(element("i"), element("span", {}, band.line.label), value, element("small", {}, interval));
       this.tip.append(row);
-      svgElement("circle", { class: `dot ${band.line.colour}`, cx: this.toPixelX(band.x[i]), cy: this.toPixelY(band.mean[i]), r: 4 }, this.marks);
-      heights.push(this.toPixelY(band.mean[i]));
+      const place = { cx: this.toPixelX(band.x[i]), cy: this.toPixelY(band.mean[i]), r: 4 };
+      svgElement("circle", { class: `dot ${band.line.colour}`, ...place }, this.marks);
+      heights.push(place.cy);
     }
     const left = x + 14 + this.tip.offsetWidth < this.plot.clientWidth ? x + 14 : Math.max(0, x - 14 - this.tip.offsetWidth);
     // In the half of the picture that the lines leave free.
@@ -263,9 +216,4 @@ class Chart {
     const top = heights.length && meanOf(heights) < MARGIN.top + this.inner.height / 2 ? bottom : MARGIN.top + 4;
     this.tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
-}
-
-/** Seconds in the unit that an axis of this length wants, and its name. */
-function timeUnit(seconds) {
-  return seconds < 180 ? [1, " s"] : seconds < 10800 ? [60, " min"] : seconds < 432000 ? [3600, " h"] : [86400, " d"];
 }

@@ -67,7 +67,10 @@ function quantile(sorted, share) {
   return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
 }
 
-/** The mean of curves between two positions, as far as all go, and the interval it would lie in with other seeds; read off at `most` points. */
+/**
+ * The mean of curves between two positions, as far as all go, and the interval it would lie in with other seeds; of several
+ * curves read off at `most` points.
+ */
 function bandOf(curves, smoothing, range, confidence, most) {
   const start = Math.max(...curves.map((curve) => curve.x[0]));
   const end = Math.min(...curves.map((curve) => curve.x[curve.x.length - 1]));
@@ -122,7 +125,9 @@ function formatNumber(value, digits = 4) {
 
 function formatShort(value) {
   const size = Math.abs(value);
-  for (const [limit, sign] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (size >= limit && size >= 1e4) return `${Number((value / limit).toPrecision(4))}${sign}`;
+  for (const [least, unit, sign] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]]) {
+    if (size >= least) return `${Number((value / unit).toPrecision(4))}${sign}`;
+  }
   if (size >= 1e3) return Math.round(value).toLocaleString("en");
   return size !== 0 && size < 1e-3 ? Number(value.toPrecision(2)).toExponential() : String(Number(value.toPrecision(4)));
 }
@@ -132,6 +137,16 @@ function formatTime(seconds) {
   if (seconds < 100) return `${Number(seconds.toPrecision(3))} s`;
   if (seconds < 6000) return `${Number((seconds / 60).toPrecision(3))} min`;
   return seconds < 360000 ? `${Number((seconds / 3600).toPrecision(3))} h` : `${Number((seconds / 86400).toPrecision(3))} days`;
+}
+
+/** Seconds in the unit that an axis of this length wants, and its name. */
+function timeUnit(seconds) {
+  return seconds < 180 ? [1, " s"] : seconds < 10800 ? [60, " min"] : seconds < 432000 ? [3600, " h"] : [86400, " d"];
+}
+
+/** Mean ± deviation as text; without the latter where there is none. */
+function formatSpread(mean, deviation, digits = 4) {
+  return formatNumber(mean, digits) + (deviation === null ? "" : ` ± ${formatNumber(deviation, 3)}`);
 }
 
 function meanAndDeviation(values) {

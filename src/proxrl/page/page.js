@@ -31,7 +31,8 @@ function render() {
   fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
     const box = element("div", { class: "groups" });
     box.append(...(runs.length ? overviewCards(runs) : [empty]));
-    return [box, ...state.data.unreadable.map((entry) => element("p", { class: "problem" }, `${entry.path} can't be read: ${entry.problem}`))];
+    const told = state.data.unreadable.map(({ path, problem }) => `${path} can't be read: ${problem}`);
+    return [box, ...told.map((text) => element("p", { class: "problem" }, text))];
   });
   for (const id of ["curves", "runs", "details"]) find(id).hidden = !runs.length;
   if (!runs.length) return;
@@ -79,9 +80,9 @@ function renderMetrics(runs) {
 
 function renderCharts() {
   const chosen = find("metric").value || RETURN, by = document.querySelector("input[name=by]:checked").value;
-  const smoothing = Number(find("smoothing").value), groups = groupsOf(state.data.runs);
+  const smoothing = Number(find("smoothing").value), seeds = find("seeds").checked, groups = groupsOf(state.data.runs);
   find("smoothing-value").textContent = smoothing ? `${(smoothing * 100).toFixed(1)}%` : "none";
-  find("seeds-control").hidden = ![...groups.values()].some((names) => [...names.values()].some((runs) => runs.length > 1));
+  find("seeds-control").hidden = !hasSeeds(groups);
   const labels = [...new Set(state.data.runs.map((run) => run.label))];
   const metrics = chosen === ALL_METRICS ? state.metrics : [chosen], wanted = new Map();
   for (const [env, names] of groups) {
@@ -93,9 +94,10 @@ function renderCharts() {
       }));
       if (small && !lines.some((line) => line.curves.length)) continue;
       const chart = state.charts.get(key) || new Chart(small, toggle);
-      chart.title([env, readable(metric)].slice(groups.size > 1 ? 0 : 1).join(" · "), by === "step" ? "over steps" : "over time");
+      const title = groups.size > 1 ? `${env} · ${readable(metric)}` : readable(metric);
+      chart.title(title, by === "step" ? "over steps" : "over time");
       wanted.set(key, chart);
-      chart.latest = [lines, { by, smoothing, hidden: state.hidden, seeds: find("seeds").checked, confidence: state.data.confidence }];
+      chart.latest = [lines, { by, smoothing, seeds, hidden: state.hidden, confidence: state.data.confidence }];
     }
   }
   const same = wanted.size === state.charts.size && [...wanted.keys()].every((key) => state.charts.has(key));
@@ -107,17 +109,24 @@ function renderCharts() {
   find("curves-note").textContent = curvesNote();
 }
 
+function hasSeeds(groups) {
+  return [...groups.values()].some((names) => [...names.values()].some((runs) => runs.length > 1));
+}
+
 function readable(metric) {
   return metric === RETURN ? "return" : metric.split("/").slice(-1)[0].replaceAll("_", " ");
 }
 
 function curvesNote() {
   const runs = state.data.runs, lines = Math.max(...runs.map((run) => run.curves.lines));
-  const seeds = [...groupsOf(runs).values()].some((names) => [...names.values()].some((members) => members.length > 1));
   const parts = ["Drag to zoom, double-click to see all; click a name to hide it."];
-  if (seeds) parts.push(`Lines are means over seeds as far as all seeds go, bands their ${Math.round(state.data.confidence * 100)}% bootstrap interval.`);
+  const percent = Math.round(state.data.confidence * 100), points = state.data.points.toLocaleString("en");
+  if (hasSeeds(groupsOf(runs))) parts.push(`Lines are means over seeds as far as all go, bands their ${percent}% bootstrap interval.`);
   parts.push("A smoothed point is the mean over that share of the run before it.");
-  if (lines > state.data.points) parts.push(`Of up to ${lines.toLocaleString("en")} logged iterations ${state.data.points.toLocaleString("en")} points are drawn, each the mean of those it stands for.`);
+  if (lines > state.data.points) {
+    const logged = `${lines.toLocaleString("en")} logged iterations`;
+    parts.push(`${points} points are drawn of up to ${logged}, each the mean of those it stands for.`);
+  }
   return parts.join(" ");
 }
 
@@ -128,7 +137,8 @@ function toggle(label) {
 
 function renderDetails() {
   const runs = state.data.runs;
-  fillChoice("run", runs.map((run) => [run.id, run.label]), () => runs.map((run) => element("option", { value: run.id }, runName(run))));
+  const options = () => runs.map((run) => element("option", { value: run.id }, runName(run)));
+  fillChoice("run", runs.map((run) => [run.id, run.label]), options);
   find("choose").hidden = runs.length < 2;
   const run = runs.find((candidate) => candidate.id === find("run").value) || runs[0];
   fill("video", [run.id, run.videos.map(({ name, size }) => [name, size])], () => videoParts(run));
@@ -154,7 +164,8 @@ async function poll() {
     render();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // fetch says so when nobody answers
-    notice("gone", `The server has stopped. Last seen ${state.lastSeen ? state.lastSeen.toLocaleTimeString() : "never"}; it is tried again.`);
+    const seen = state.lastSeen ? `Last seen ${state.lastSeen.toLocaleTimeString()}` : "Never seen";
+    notice("gone", `The server has stopped. ${seen}; it is tried again.`);
   }
   setTimeout(poll, SECONDS_BETWEEN_POLLS * 1000);
 }
@@ -178,7 +189,7 @@ function start() {
     const dark = getComputedStyle(document.documentElement).colorScheme.includes("dark");
     chooseTheme(dark ? "light" : "dark");
   });
-  for (const form of [find("controls"), find("settings-controls")]) form.addEventListener("submit", (event) => event.preventDefault());
+  for (const id of ["controls", "settings-controls"]) find(id).addEventListener("submit", (event) => event.preventDefault());
   find("controls").addEventListener("input", renderCharts);
   find("settings-controls").addEventListener("input", renderDetails);
   find("run").addEventListener("change", renderDetails);
