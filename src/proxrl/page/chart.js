@@ -143,13 +143,13 @@ class Chart {
 
   drawAxes(width) {
     const axes = svgElement("g", { class: "axes" }, this.svg), bottom = MARGIN.top + this.inner.height;
-    for (const tick of ticksBetween(...this.values, this.inner.height / 50)) {
+    for (const tick of ticksBetween(...this.values, this.inner.height / 42)) {
       const y = this.toPixelY(tick).toFixed(1);
       svgElement("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }, axes);
       svgElement("text", { x: MARGIN.left - 8, y, class: "y-tick" }, axes).textContent = formatShort(tick);
     }
     const [unit, name] = this.options.by === "step" ? [1, ""] : timeUnit(this.range[1]);
-    for (const tick of ticksBetween(this.range[0] / unit, this.range[1] / unit, this.inner.width / 75)) {
+    for (const tick of ticksBetween(this.range[0] / unit, this.range[1] / unit, this.inner.width / 62)) {
       const text = svgElement("text", { x: this.toPixelX(tick * unit).toFixed(1), y: bottom + 19, class: "x-tick" }, axes);
       text.textContent = formatShort(tick) + name;
     }
