@@ -32,6 +32,7 @@ class PageRun:
         self._version = ""
         self._summary: Summary | None = None
         self._details: tuple[str, dict[str, Any]] | None = None
+        self._command: tuple[tuple[int, int], str] | None = None
 
     def refresh(self) -> None:
         """A run that is said to be running is asked again each time: a kill changes no file."""
@@ -82,16 +83,22 @@ class PageRun:
         if self._details is None or self._details[0] != self._version:
             status, summary = self.summary.status, self.summary
             details = {
-                "curves": self._columns.thinned(),
                 "evaluations": self._evaluations or summary.evaluations,
                 "settings": summary.settings,
-                "command": repeat_command(self.folder),
+                "command": self._repeat_command(),
                 "config_path": str(self.folder.config_path),
                 "videos": [{"name": path.name, "size": path.stat().st_size} for path in videos_of(self.folder)],
                 **{name: status.get(name) for name in ("versions", "machine", "git", "host")},
             }
-            self._details = self._version, details
+            self._details = self._version, {**clean(details), "curves": self._columns.thinned()}
         return self._details[1]
+
+    def _repeat_command(self) -> str:
+        """Found once for each state of the settings, which it takes a while to resolve."""
+        written = _times_and_size(self.folder.config_path)
+        if self._command is None or self._command[0] != written:
+            self._command = written, repeat_command(self.folder)
+        return self._command[1]
 
 
 def videos_of(folder: RunFolder) -> list[Path]:
@@ -147,7 +154,7 @@ def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[s
     runs = [PageRun(folder, (evaluations or {}).get(folder.path)) for folder in folders]
     data = document(runs)
     by_id = {run.id: run for run in runs}
-    data["runs"] = [{**head, **clean(by_id[head["id"]].details())} for head in data["runs"]]
+    data["runs"] = [{**head, **by_id[head["id"]].details()} for head in data["runs"]]
     data["made"] = datetime.now(UTC).timestamp()
     return data
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from proxrl.errors import ProxRLError
-from proxrl.page_data import VIDEO_TYPES, PageRun, clean, document, videos_of
+from proxrl.page_data import VIDEO_TYPES, PageRun, document, videos_of
 from proxrl.report import filled, page_file, script
 from proxrl.runs import RunFolder, find_runs
 
@@ -66,7 +66,7 @@ class Watched:
                 return None
             details = run.details()
             videos = [{**video, "source": f"/video/{run_id}/{quote(video['name'], safe='')}"} for video in details["videos"]]
-            return {**clean({**details, "videos": videos}), "version": run.head()["version"]}
+            return {**details, "videos": videos, "version": run.head()["version"]}
 
     def video(self, run_id: str, name: str) -> Path | None:
         """Only a name that is in the listing leads to a file."""

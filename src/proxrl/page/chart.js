@@ -18,7 +18,7 @@ class Chart {
   constructor(small, onToggle) {
     this.onToggle = onToggle;
     this.height = small ? 190 : 320;
-    this.points = small ? 150 : 400; // that a mean over seeds is read off at
+    this.points = small ? 120 : 250; // that a mean over seeds is read off at
     this.kept = new Map();
     this.zoom = null;
     this.hoverX = null;

@@ -2,12 +2,16 @@
 // What the page holds, and what changes it: the reader's choices, and in `proxrl watch` the runs themselves.
 
 const SECONDS_BETWEEN_POLLS = 2;
+// Of many runs the first are shown before the last are there.
+const RUNS_AT_ONCE = 20;
+// Beyond these, cards shrink, so that the curves are not far below.
+const MANY_CARDS = 6;
 const RETURN = "charts/episodic_return";
 const ALL_METRICS = "*";
 
 const find = (id) => document.getElementById(id);
 const embedded = find("data");
-const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), shown: {} };
+const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), labels: [], shown: {} };
 
 /** Replace what a part shows, unless it shows that already: what one is reading or playing should stay. Tells whether it did. */
 function fill(id, key, make) {
@@ -29,8 +33,8 @@ function render() {
   const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here by themselves.");
   document.title = runs.length ? `${[...new Set(runs.map((run) => run.env))].slice(0, 3).join(", ")} - ProxRL` : "ProxRL";
   fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
-    const box = element("div", { class: "groups" });
-    box.append(...(runs.length ? overviewCards(runs) : [empty]));
+    const cards = overviewCards(runs), box = element("div", { class: cards.length > MANY_CARDS ? "groups many" : "groups" });
+    box.append(...(cards.length ? cards : [empty]));
     const told = state.data.unreadable.map(({ path, problem }) => `${path} can't be read: ${problem}`);
     return [box, ...told.map((text) => element("p", { class: "problem" }, text))];
   });
@@ -83,13 +87,12 @@ function renderCharts() {
   const smoothing = Number(find("smoothing").value), seeds = find("seeds").checked, groups = groupsOf(state.data.runs);
   find("smoothing-value").textContent = smoothing ? `${(smoothing * 100).toFixed(1)}%` : "none";
   find("seeds-control").hidden = !hasSeeds(groups);
-  const labels = [...new Set(state.data.runs.map((run) => run.label))];
   const metrics = chosen === ALL_METRICS ? state.metrics : [chosen], wanted = new Map();
   for (const [env, names] of groups) {
     for (const metric of metrics) {
       const small = metrics.length > 1, key = JSON.stringify([env, small ? metric : ""]);
       const lines = [...names].map(([label, runs]) => ({
-        label, colour: colourOf(labels, label), key: [metric, by, runs.map((run) => run.version)],
+        label, colour: colourOf(state.labels, label), key: [metric, by, runs.map((run) => run.version)],
         curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
       }));
       if (small && !lines.some((line) => line.curves.length)) continue;
@@ -148,22 +151,36 @@ function renderDetails() {
   fill("system", [run.id, run.machine, run.git, run.versions, run.host], () => systemTable(run));
 }
 
+class ServerGone extends Error {}
+
+/** What the server answers; null where it has nothing of that name. */
+async function ask(path) {
+  try {
+    const answer = await fetch(path);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    throw new ServerGone();
+  }
+}
+
 /** The document now, with the details of the runs that have changed; others are kept. */
 async function poll() {
   try {
-    const data = await (await fetch("/data.json")).json();
-    await Promise.all(data.runs.map(async (run) => {
-      if (state.details.get(run.id)?.version === run.version) return;
-      const answer = await fetch(`/run/${run.id}.json`);
-      if (answer.ok) state.details.set(run.id, await answer.json());
-    }));
-    data.runs = data.runs.filter((run) => state.details.has(run.id)).map((run) => ({ ...state.details.get(run.id), ...run }));
-    state.data = data;
-    state.lastSeen = new Date();
-    notice("live", "Live");
-    render();
+    const data = await ask("/data.json");
+    const changed = data.runs.filter((run) => state.details.get(run.id)?.version !== run.version);
+    do {
+      await Promise.all(changed.splice(0, RUNS_AT_ONCE).map(async (run) => {
+        const details = await ask(`/run/${run.id}.json`);
+        if (details) state.details.set(run.id, details);
+      }));
+      const known = data.runs.filter((run) => state.details.has(run.id));
+      state.data = { ...data, runs: known.map((run) => ({ ...run, ...state.details.get(run.id), version: run.version })) };
+      state.lastSeen = new Date();
+      notice("live", "Live");
+      render();
+    } while (changed.length);
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // fetch says so when nobody answers
+    if (!(error instanceof ServerGone)) throw error;
     const seen = state.lastSeen ? `Last seen ${state.lastSeen.toLocaleTimeString()}` : "Never seen";
     notice("gone", `The server has stopped. ${seen}; it is tried again.`);
   }

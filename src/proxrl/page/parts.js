@@ -54,8 +54,9 @@ function groupsOf(runs) {
   return groups;
 }
 
-/** A label has the same colour in all charts; beyond the eighth they come again, dashed. */
+/** A label has the same colour in all charts, and keeps it when others come; beyond the eighth they come again, dashed. */
 function colourOf(labels, label) {
+  if (!labels.includes(label)) labels.push(label);
   const index = labels.indexOf(label);
   return `c${index % COLOURS}${index >= COLOURS ? " dashed" : ""}`;
 }
