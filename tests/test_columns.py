@@ -66,5 +66,7 @@ def test_a_running_job_is_read_on_and_a_resumed_one_anew(run: RunFolder) -> None
     other.write_text(line(10) + line(21) + line(31) + line(41) + line(51))
     other.replace(run.metrics_path)
     assert read(columns).thinned()["step"] == [10, 21, 31, 41, 51]
+    run.metrics_path.write_text("".join(line(step) for step in range(7, 700, 7)))  # the same file, begun anew
+    assert read(columns).thinned()["step"] == list(range(7, 700, 7))
     run.metrics_path.unlink()
     assert read(columns).thinned()["lines"] == 0

@@ -16,6 +16,8 @@ from proxrl.runs import RunFolder
 POINTS = 1000
 # Enough for the eye and for reading off, and a third of the bytes.
 DIGITS = 6
+# Bytes by which a file is known again.
+BEGINNING = 256
 
 
 class Columns:
@@ -31,6 +33,7 @@ class Columns:
     def _forget(self) -> None:
         self._columns: dict[str, array[float]] = {}
         self._rows = self._offset = self._file_number = 0
+        self._beginning = b""
 
     def read(self) -> None:
         try:
@@ -39,10 +42,12 @@ class Columns:
             self._forget()
             return
         with file:
-            status = os.fstat(file.fileno())
-            if status.st_ino != self._file_number or status.st_size < self._offset:
+            status, beginning = os.fstat(file.fileno()), file.read(BEGINNING)
+            # A file system may give the number of a deleted file to the one that follows it, but its first line has other numbers.
+            same = status.st_ino == self._file_number and beginning.startswith(self._beginning)
+            if not same or status.st_size < self._offset:
                 self._forget()
-            self._file_number = status.st_ino
+            self._file_number, self._beginning = status.st_ino, beginning
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):

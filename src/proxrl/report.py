@@ -12,7 +12,7 @@ from typing import Any
 
 from proxrl.errors import ProxRLError
 from proxrl.imports import one_line
-from proxrl.page_data import VIDEO_TYPES, page_data, videos_of
+from proxrl.page_data import VIDEO_TYPES, page_data
 from proxrl.runs import RunFolder, find_run, find_runs, one_line_errors, replacing
 from proxrl.summary import read_evaluations
 
@@ -35,7 +35,7 @@ def write_report(places: Sequence[str | Path], out: Path | None = None, episodes
     if out is None:
         out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
     with one_line_errors("write", out), replacing(out) as temporary:
-        temporary.write_text(as_html(data), encoding="utf-8")
+        temporary.write_text(as_html(data), encoding="utf-8", newline="\n")
     return out
 
 
@@ -66,10 +66,13 @@ def embed_videos(runs: Sequence[dict[str, Any]], limit: int = VIDEO_BYTES) -> No
     """Put the newest video of each run into its entry, as far as there is room."""
     room = limit
     for run in runs:
-        for entry, path in zip(run["videos"], videos_of(RunFolder(run["path"])), strict=True):
-            if entry is run["videos"][0] and entry["size"] <= room:
+        for entry in run["videos"][:1]:
+            path = Path(run["path"]) / "videos" / entry["name"]
+            if entry["size"] <= room:
                 room -= entry["size"]
-                entry["source"] = f"data:{VIDEO_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+                with one_line_errors("read", path):
+                    content = base64.b64encode(path.read_bytes()).decode()
+                entry["source"] = f"data:{VIDEO_TYPES[path.suffix]};base64,{content}"
 
 
 def page_file(name: str) -> str:

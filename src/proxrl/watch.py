@@ -35,6 +35,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
 }
 
 
@@ -155,7 +156,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, body: bytes, **named: str) -> None:
         self.send_response(status)
-        for name, value in {**HEADERS, **named, "Content-Length": str(len(body))}.items():
+        length = {} if status == HTTPStatus.NOT_MODIFIED else {"Content-Length": str(len(body))}
+        for name, value in {**HEADERS, **named, **length}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

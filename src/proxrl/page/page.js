@@ -31,7 +31,8 @@ function fillChoice(id, key, make) {
 
 function render() {
   const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here by themselves.");
-  document.title = runs.length ? `${[...new Set(runs.map((run) => run.env))].slice(0, 3).join(", ")} - ProxRL` : "ProxRL";
+  const running = runs.filter((run) => run.state === "running").length;
+  if (state.data.live) document.title = running ? `${running} running - ProxRL` : "ProxRL";
   fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
     const cards = overviewCards(runs), box = element("div", { class: cards.length > MANY_CARDS ? "groups many" : "groups" });
     box.append(...(cards.length ? cards : [empty]));
