@@ -43,7 +43,7 @@ class Columns:
             return
         with file:
             status, beginning = os.fstat(file.fileno()), file.read(BEGINNING)
-            # A file system may give the number of a deleted file to the one that follows it, but its first line has other numbers.
+            # A file system may give the number of a deleted file to the next one, but the first line of that has other numbers.
             same = status.st_ino == self._file_number and beginning.startswith(self._beginning)
             if not same or status.st_size < self._offset:
                 self._forget()
