@@ -27,6 +27,8 @@ COMMANDS = {
         "runs": "list runs and how they stand",
         "plot": "draw learning curves",
         "compare": "put runs side by side, with published returns",
+        "report": "write one HTML page about runs",
+        "watch": "show that page live while runs train",
     },
     "share": {
         "export": "write the policy as one ONNX or torch.export file, with a model card",

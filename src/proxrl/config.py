@@ -6,7 +6,9 @@ Off is `None`, written `off` on the command line and in files.
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from proxrl.errors import ProxRLError
@@ -332,9 +334,9 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-@functools.cache  # a validation asks for it once per field
-def field_types() -> dict[str, Any]:
-    return get_type_hints(Config)
+@functools.cache  # asked for hundreds of times per config, at milliseconds each
+def field_types() -> Mapping[str, Any]:
+    return MappingProxyType(get_type_hints(Config))
 
 
 def _check_range(label: str, value: Any, metadata: Any) -> None:

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag
 from proxrl.errors import ProxRLError
+from proxrl.machine import machine_facts
 from proxrl.settings import load_toml, read_toml, save_toml
 
 if TYPE_CHECKING:  # listing runs must not wait for torch
@@ -334,12 +335,12 @@ def _lock_patiently(file: IO[bytes]) -> None:
 
 @functools.cache
 def _circumstances() -> dict[str, Any]:
-    """Versions and source state, which do not change while the process lives."""
+    """Versions, machine and source state, which do not change while the process lives."""
     versions = {"python": platform.python_version()}
     for package in ("proxrl", "torch", "numpy", "gymnasium"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    return {"versions": versions, "git": _git_state()}
+    return {"versions": versions, "machine": machine_facts(), "git": _git_state()}
 
 
 def _git_state() -> dict[str, Any] | None:
@@ -358,9 +359,12 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def find_runs(places: Iterable[str | Path]) -> list[RunFolder]:
-    """All runs at or below the given folders."""
+    """All runs at or below the given folders; a run may also be named as `find_run` takes it."""
     found: set[Path] = set()
     for place in map(Path, places):
+        if not place.exists():
+            found.add(find_run(place).path)
+            continue
         with one_line_errors("look for runs in", place):
             below = {path.parent for path in (place / "config.toml", *place.glob("**/config.toml")) if path.is_file()}
         if not below:

@@ -1,7 +1,7 @@
 """How a run stands, read from its folder alone: what `runs`, `report`, `watch`, `compare` and a model card show."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -55,19 +55,19 @@ class Summary:
         return float(scores["stochastic"]["mean"])
 
 
-def summarise(folder: RunFolder) -> Summary:
+def summarise(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = None) -> Summary:
+    """`lines` are those of its metrics, for who has read them already."""
     status = folder.read_status()
     state = str(status.get("state", "new"))
     if state == "running" and not folder.is_locked():
         state = "stopped"  # killed in a way that left no time to say so
     mean, best, step = status.get("mean_return"), status.get("best_return"), status.get("step", 0)
     if mean is None or state == "running":  # the status is written with checkpoints, the metrics with every iteration
-        lines = [entry for entry in read_lines(folder) if entry.get(RETURN) is not None]
-        returns = [float(entry[RETURN]) for entry in lines]
+        told = [entry for entry in (read_lines(folder) if lines is None else lines) if entry.get(RETURN) is not None]
+        returns = [float(entry[RETURN]) for entry in told]
         if returns:
-            mean, step = float(np.mean(returns[-LAST_LINES:])), max(step, lines[-1]["step"])
+            mean, step = float(np.mean(returns[-LAST_LINES:])), max(step, told[-1]["step"])
             best = max(returns) if best is None else best
-    updated = status.get("updated")
     return Summary(
         folder=folder,
         settings=folder.settings(),
@@ -77,9 +77,16 @@ def summarise(folder: RunFolder) -> Summary:
         planned_steps=status.get("planned_steps"),
         mean_return=mean,
         best_return=best,
-        updated=None if updated is None else datetime.fromisoformat(updated).astimezone(UTC),
+        updated=_time(status.get("updated")),
         evaluations=read_evaluations(folder),
     )
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (TypeError, ValueError):
+        return None
 
 
 def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, scores: Mapping[str, Mapping[str, Any]]) -> None:

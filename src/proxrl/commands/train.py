@@ -110,7 +110,7 @@ def run(options: dict[str, Any]) -> int:
 
 
 def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "tuple[str, Resolved]":
-    """The environment and the complete settings, from what `add_run_settings` has read; runs below `resume_from` are gone on with."""
+    """The environment and the complete settings, from what `add_run_settings` has read; a run below `resume_from` goes on."""
     from proxrl.resolve import resolve
 
     sources = [options.pop(name) for name in ("preset", "config", "envs_per_rank")]

@@ -1,0 +1,224 @@
+"use strict";
+// What the page holds, and what changes it: the reader's choices, and in `proxrl watch` the runs themselves.
+
+const SECONDS_BETWEEN_POLLS = 2;
+// Of many runs the first are shown before the last are there.
+const RUNS_AT_ONCE = 20;
+// Beyond these, cards shrink, so that the curves are not far below.
+const MANY_CARDS = 6;
+const RETURN = "charts/episodic_return";
+const ALL_METRICS = "*";
+
+const find = (id) => document.getElementById(id);
+const embedded = find("data");
+const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), labels: [], shown: {} };
+
+/** Replace what a part shows, unless it shows that already: what one is reading or playing should stay. Tells whether it did. */
+function fill(id, key, make) {
+  const text = JSON.stringify(key);
+  if (state.shown[id] === text) return false;
+  state.shown[id] = text;
+  const made = make();
+  find(id).replaceChildren(...(Array.isArray(made) ? made : made ? [made] : []));
+  return true;
+}
+
+/** The same for the options of a choice, which stays as the reader made it. */
+function fillChoice(id, key, make) {
+  const choice = find(id), before = choice.value;
+  if (fill(id, key, make) && [...choice.options].some((option) => option.value === before)) choice.value = before;
+}
+
+function render() {
+  const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here by themselves.");
+  const running = runs.filter((run) => run.state === "running").length;
+  if (state.data.live) document.title = running ? `${running} running - ProxRL` : "ProxRL";
+  fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
+    const cards = overviewCards(runs), box = element("div", { class: cards.length > MANY_CARDS ? "groups many" : "groups" });
+    box.append(...(cards.length ? cards : [empty]));
+    const told = state.data.unreadable.map(({ path, problem }) => `${path} can't be read: ${problem}`);
+    return [box, ...told.map((text) => element("p", { class: "problem" }, text))];
+  });
+  for (const id of ["curves", "runs", "details"]) find(id).hidden = !runs.length;
+  if (!runs.length) return;
+  find("runs-table").replaceChildren(runsTable(runs, lastChange));
+  const versions = runs.map((run) => [run.id, run.version]);
+  fill("evaluation-body", versions, () => evaluationParts(runs));
+  find("evaluation").hidden = !find("evaluation-body").children.length;
+  fill("published-body", [versions, state.data.published], () => publishedParts(state.data));
+  find("published").hidden = !find("published-body").children.length;
+  fill("differences-table", versions, () => differencesTable(runs));
+  find("differences").hidden = !find("differences-table").children.length;
+  renderMetrics(runs);
+  const drawn = JSON.stringify(versions);
+  if (state.drawn !== drawn) {
+    // Seeds of a running job are seldom equally far, and their mean ends with the shortest.
+    if (state.drawn === undefined) find("seeds").checked = runs.some((run) => run.state === "running");
+    state.drawn = drawn;
+    renderCharts();
+  }
+  renderDetails();
+}
+
+function lastChange(run) {
+  if (run.updated === null) return "–";
+  if (state.data.live) return `${formatTime(Math.max(0, Math.round(Date.now() / 1000 - run.updated)))} ago`;
+  return new Date(run.updated * 1000).toISOString().slice(0, 16).replace("T", " ");
+}
+
+/** The return first, then all that was logged, under the part of its name before the slash. */
+function renderMetrics(runs) {
+  const logged = new Set(runs.flatMap((run) => Object.keys(run.curves.metrics)));
+  const names = [...logged].filter((name) => name !== RETURN).sort();
+  fillChoice("metric", [...logged], () => {
+    const groups = new Map();
+    for (const name of names) {
+      const [head] = name.split("/");
+      if (!groups.has(head)) groups.set(head, element("optgroup", { label: head }));
+      groups.get(head).append(element("option", { value: name }, name.slice(head.length + 1).replaceAll("_", " ")));
+    }
+    const first = [element("option", { value: RETURN }, "return"), element("option", { value: ALL_METRICS }, "all, small")];
+    return [...first, ...groups.values()];
+  });
+  state.metrics = [RETURN, ...names];
+}
+
+function renderCharts() {
+  const chosen = find("metric").value || RETURN, by = document.querySelector("input[name=by]:checked").value;
+  const smoothing = Number(find("smoothing").value), seeds = find("seeds").checked, groups = groupsOf(state.data.runs);
+  find("smoothing-value").textContent = smoothing ? `${(smoothing * 100).toFixed(1)}%` : "none";
+  find("seeds-control").hidden = !hasSeeds(groups);
+  const metrics = chosen === ALL_METRICS ? state.metrics : [chosen], wanted = new Map();
+  for (const [env, names] of groups) {
+    for (const metric of metrics) {
+      const small = metrics.length > 1, key = JSON.stringify([env, small ? metric : ""]);
+      const lines = [...names].map(([label, runs]) => ({
+        label, colour: colourOf(state.labels, label), key: [metric, by, runs.map((run) => run.version)],
+        curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
+      }));
+      if (small && !lines.some((line) => line.curves.length)) continue;
+      const chart = state.charts.get(key) || new Chart(small, toggle);
+      const title = groups.size > 1 ? `${env} · ${readable(metric)}` : readable(metric);
+      chart.title(title, by === "step" ? "over steps" : "over time");
+      wanted.set(key, chart);
+      chart.latest = [lines, { by, smoothing, seeds, hidden: state.hidden, confidence: state.data.confidence }];
+    }
+  }
+  const same = wanted.size === state.charts.size && [...wanted.keys()].every((key) => state.charts.has(key));
+  state.charts = wanted;
+  const box = find("charts");
+  if (!same) box.replaceChildren(...[...wanted.values()].map((chart) => chart.root));
+  box.className = `charts ${metrics.length > 1 ? "small" : wanted.size > 1 ? "several" : ""}`;
+  for (const chart of wanted.values()) chart.show(...chart.latest);
+  find("curves-note").textContent = curvesNote();
+}
+
+function hasSeeds(groups) {
+  return [...groups.values()].some((names) => [...names.values()].some((runs) => runs.length > 1));
+}
+
+function readable(metric) {
+  return metric === RETURN ? "return" : metric.split("/").slice(-1)[0].replaceAll("_", " ");
+}
+
+function curvesNote() {
+  const runs = state.data.runs, lines = Math.max(...runs.map((run) => run.curves.lines));
+  const parts = ["Drag to zoom, double-click to see all; click a name to hide it."];
+  const percent = Math.round(state.data.confidence * 100), points = state.data.points.toLocaleString("en");
+  if (hasSeeds(groupsOf(runs))) parts.push(`Lines are means over seeds as far as all go, bands their ${percent}% bootstrap interval.`);
+  parts.push("A smoothed point is the mean over that share of the run before it.");
+  if (lines > state.data.points) {
+    const logged = `${lines.toLocaleString("en")} logged iterations`;
+    parts.push(`${points} points are drawn of up to ${logged}, each the mean of those it stands for.`);
+  }
+  return parts.join(" ");
+}
+
+function toggle(label) {
+  if (!state.hidden.delete(label)) state.hidden.add(label);
+  renderCharts();
+}
+
+function renderDetails() {
+  const runs = state.data.runs;
+  const options = () => runs.map((run) => element("option", { value: run.id }, runName(run)));
+  fillChoice("run", runs.map((run) => [run.id, run.label]), options);
+  find("choose").hidden = runs.length < 2;
+  const run = runs.find((candidate) => candidate.id === find("run").value) || runs[0];
+  fill("video", [run.id, run.videos.map(({ name, size }) => [name, size])], () => videoParts(run));
+  fill("repeat", [run.id, run.command], () => repeatParts(run));
+  const filter = find("filter").value, changed = find("changed").checked;
+  fill("settings", [run.id, run.settings, filter, changed], () => settingsTable(run, state.data.about, filter, changed));
+  fill("system", [run.id, run.machine, run.git, run.versions, run.host], () => systemTable(run));
+}
+
+class ServerGone extends Error {}
+
+/** What the server answers; null where it has nothing of that name. */
+async function ask(path) {
+  try {
+    const answer = await fetch(path);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    throw new ServerGone();
+  }
+}
+
+/** The document now, with the details of the runs that have changed; others are kept. */
+async function poll() {
+  try {
+    const data = await ask("/data.json");
+    const changed = data.runs.filter((run) => state.details.get(run.id)?.version !== run.version);
+    do {
+      await Promise.all(changed.splice(0, RUNS_AT_ONCE).map(async (run) => {
+        const details = await ask(`/run/${run.id}.json`);
+        if (details) state.details.set(run.id, details);
+      }));
+      const known = data.runs.filter((run) => state.details.has(run.id));
+      state.data = { ...data, runs: known.map((run) => ({ ...run, ...state.details.get(run.id), version: run.version })) };
+      state.lastSeen = new Date();
+      notice("live", "Live");
+      render();
+    } while (changed.length);
+  } catch (error) {
+    if (!(error instanceof ServerGone)) throw error;
+    const seen = state.lastSeen ? `Last seen ${state.lastSeen.toLocaleTimeString()}` : "Never seen";
+    notice("gone", `The server has stopped. ${seen}; it is tried again.`);
+  }
+  setTimeout(poll, SECONDS_BETWEEN_POLLS * 1000);
+}
+
+function notice(kind, text) {
+  const box = find("notice");
+  box.className = kind;
+  if (box.textContent !== text) box.textContent = text;
+}
+
+function chooseTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  try { localStorage.setItem("proxrl-theme", theme); } catch { /* pages from disk may have no storage */ }
+}
+
+function start() {
+  let theme = null;
+  try { theme = localStorage.getItem("proxrl-theme"); } catch { /* as above */ }
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  find("theme").addEventListener("click", () => {
+    const dark = getComputedStyle(document.documentElement).colorScheme.includes("dark");
+    chooseTheme(dark ? "light" : "dark");
+  });
+  for (const id of ["controls", "settings-controls"]) find(id).addEventListener("submit", (event) => event.preventDefault());
+  find("controls").addEventListener("input", renderCharts);
+  find("settings-controls").addEventListener("input", renderDetails);
+  find("run").addEventListener("change", renderDetails);
+  if (!embedded) {
+    poll();
+    return;
+  }
+  state.data = JSON.parse(embedded.textContent);
+  render();
+  const made = new Date(state.data.made * 1000).toISOString().slice(0, 16).replace("T", " ");
+  find("foot").textContent = `Written ${made} UTC by ProxRL ${state.data.proxrl}.`;
+}
+
+start();
