@@ -1,0 +1,67 @@
+"""docs/quickstart.md, word for word."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from screens import Screen, screen  # noqa: F401 - a fixture
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/quickstart.md").read_text()
+
+
+def commands(block: int) -> list[str]:
+    """The lines of one of the page's code blocks, without the remarks."""
+    lines = re.findall(r"^```\n(.*?)^```", PAGE, re.M | re.S)[block].splitlines()
+    return [line.partition("  #")[0].strip() for line in lines]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose .venv is the one that these tests run in: what installs has nothing left to do."""
+    if not (Path(sys.prefix) / "bin/activate").exists():
+        pytest.skip("these tests do not run in a virtual environment of their own")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    (venv / "bin").symlink_to(Path(sys.prefix) / "bin")
+    for stamp in (".core", ".extras"):
+        (venv / stamp).touch()
+    return tmp_path
+
+
+def test_ten_commands_lead_from_nothing_to_an_exported_agent(checkout: Path, screen: Screen) -> None:  # noqa: F811
+    lines = commands(0)
+    assert len(lines) == 10
+    # The first training is cut short by the Makefile's own variable; all else is as it stands.
+    environment = {**os.environ, **screen.environment, "FLAGS": "--total-steps 20000"}
+    done = subprocess.run(
+        ["bash", "-e"], input="\n".join(lines), cwd=checkout, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Done at step" in done.stdout
+    assert re.search(r"^CartPole-v1 +ppo +1 +20,480 .*finished", done.stdout, re.M)
+    assert re.search(r"^deterministic +return \d", done.stdout, re.M)
+    run = checkout / "runs/CartPole-v1/ppo/seed1"
+    assert (run / "evaluations.json").exists()
+    assert (checkout / "cartpole.mp4").read_bytes()[4:8] == b"ftyp"
+    assert (checkout / "runs/CartPole-v1/ppo/seed2/checkpoints/latest.safetensors").exists()
+    assert "CartPole-v1" in (checkout / "report.html").read_text()
+    assert {path.name for path in (run / "export").iterdir()} == {"policy.onnx", "README.md", "settings.toml"}
+
+
+def test_the_commands_for_later_exist_and_take_their_flags() -> None:
+    from proxrl.cli import command_names, make_parser
+
+    for line in commands(1):
+        program, name, *words = line.split()
+        assert program == "proxrl"
+        assert name in command_names()
+        make_parser(name).check_flags(words)
+        make_parser(name).parse_args(words)
