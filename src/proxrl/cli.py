@@ -22,6 +22,8 @@ COMMANDS = {
     },
     "look": {
         "eval": "play episodes with a trained policy and report the return",
+        "play": "watch a trained policy in a window",
+        "record": "write episodes of a trained policy to a video",
         "plot": "draw learning curves",
     },
 }

@@ -40,6 +40,7 @@ OWN_FILES = (
     "checkpoints/.*.tmp",
     "videos/*.mp4",
     "videos/*.gif",
+    "videos/.*.tmp",
     ".*.tmp",
 )
 OWN_FOLDERS = ("checkpoints", "videos")
@@ -132,6 +133,7 @@ class RunFolder:
         self.status_path = self.path / "status.json"
         self.evaluations_path = self.path / "evaluations.json"
         self.checkpoints = self.path / "checkpoints"
+        self.videos = self.path / "videos"
         self._lock: IO[bytes] | None = None
 
     def checkpoint_path(self, name: str) -> Path:
