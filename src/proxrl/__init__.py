@@ -19,9 +19,24 @@ if TYPE_CHECKING:
     from proxrl.callback import Callback
     from proxrl.evaluation import Scores, evaluate
     from proxrl.launch import Result, train
+    from proxrl.recording import Recording, record
+    from proxrl.window import play
 
 __version__ = metadata.version("proxrl")
-__all__ = ["Agent", "Callback", "Config", "ProxRLError", "Result", "Scores", "evaluate", "load", "train"]
+__all__ = [
+    "Agent",
+    "Callback",
+    "Config",
+    "ProxRLError",
+    "Recording",
+    "Result",
+    "Scores",
+    "evaluate",
+    "load",
+    "play",
+    "record",
+    "train",
+]
 
 # No module may have the name of a function here: importing the module would put it in the function's place.
 _HOMES = {
@@ -32,6 +47,9 @@ _HOMES = {
     "load": "agent",
     "Agent": "agent",
     "Callback": "callback",
+    "record": "recording",
+    "Recording": "recording",
+    "play": "window",
 }
 
 

@@ -1,4 +1,4 @@
-"""An OpenGL for MuJoCo that draws without a display."""
+"""Whether there is a display, and an OpenGL for MuJoCo that draws without one."""
 
 import os
 import subprocess
@@ -21,6 +21,13 @@ picture = renderer.render()
 raise SystemExit(0 if picture.min() < picture.max() else 1)
 """
 PROBE_SECONDS = 60.0
+
+
+def has_display() -> bool:
+    """On Linux there may be none; or SDL was told by name of a driver that shows something without a window system."""
+    driver = os.environ.get("SDL_VIDEODRIVER", "dummy")
+    shows = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")) or driver not in ("dummy", "offscreen")
+    return not sys.platform.startswith("linux") or shows
 
 
 @cache

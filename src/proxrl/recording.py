@@ -20,6 +20,10 @@ from proxrl.video import VideoWriter, import_ffmpeg
 Watcher = Callable[[Moment, Stage], None]
 
 
+def unwatched(moment: Moment, stage: Stage) -> None:  # noqa: ARG001 - the signature of watchers
+    """For who only wants the file."""
+
+
 @dataclass(frozen=True)
 class Recording:
     """A video and what is in it. An episode that was cut off has no return."""
@@ -43,7 +47,7 @@ def record(
     max_steps: int | None = None,
     env: Any = None,
     device: str | None = None,
-    watch: Watcher = lambda moment, stage: None,  # noqa: ARG005 - the signature of watchers
+    watch: Watcher = unwatched,
 ) -> Recording:
     """Write episodes of a run to one video: `out`, or a file in its `videos/`. `env` is for runs whose environment was a Python
     callable, and `watch` is called after every step.
@@ -57,16 +61,17 @@ def record(
     stem += "" if seed is None else f"-seed{seed}"
     path = checked_out(out, gif) if out else folder.videos / f"{stem}{'-deterministic' if deterministic else ''}.mp4"
     path = path.with_suffix(".gif") if gif else path
-    with opened(agent, env, "record") as stage, one_line_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with opened(agent, env, "record") as stage:
         played = acted(stage, agent, seed, deterministic)
         return film(stage, until(played, episodes, max_steps), path, fps or stage.fps, watch)
 
 
-def film(stage: Stage, played: Iterable[Moment], path: Path, fps: float, watch: Watcher) -> Recording:
+def film(stage: Stage, played: Iterable[Moment], path: Path, fps: float, watch: Watcher = unwatched) -> Recording:
     """Write what is played to a file, which appears under its name when it is whole."""
     finished: list[Episode] = []
-    with replacing(path) as temporary:
+    with one_line_errors("write", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with one_line_errors("write", path), replacing(path) as temporary:
         writer = VideoWriter(temporary, fps, gif=path.suffix == ".gif")
         try:
             for moment in played:

@@ -159,7 +159,9 @@ class RunFolder:
                     before = self._saved_config()
                     if self.latest_checkpoint() is not None:  # with nothing to resume, anything may change
                         check_resumable(before, config)
-                for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                # Among the videos only those of --capture-video: another process may be recording there.
+                videos = self.videos.glob(".step-*.tmp")
+                for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *videos):
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:
                     save_toml(config, temporary)

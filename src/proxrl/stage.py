@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,16 +21,16 @@ from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env
 from proxrl.envs.registry import ATARI, ENVPOOL_DIFFERS, MUJOCO, PROCGEN, EnvName, Family, check_env
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import act_steps
-from proxrl.gl import APT_LINE, choose_mujoco_gl
+from proxrl.gl import APT_LINE, choose_mujoco_gl, has_display
 from proxrl.imports import one_line
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
 from proxrl.types import Episode
 
-DRAWN = {"render_mode": "rgb_array"}
+PICTURES = "rgb_array"
 DEFAULT_FPS = 30.0
 ATARI_FPS = 60.0  # of the console
-PROCGEN_FPS, PROCGEN_PIXELS = 15.0, 512  # as its authors show it
+PROCGEN_FPS = 15.0  # as its authors show it
 
 
 @dataclass
@@ -44,9 +45,14 @@ class Stage:
 
 def open_stage(config: Config, env: EnvName) -> Stage:
     """One environment as the run has it, with pictures; refuses in one line what can't be drawn."""
+    if not has_display():
+        # Gymnasium draws many tasks with pygame, which would look for a display and complain.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     family = check_env(env, config.vector)
     film = Film(config.env)
-    stage = _envpool_stage(config, film, family) if _is_envpools(config, env, family) else _single_stage(config, env, film, family)
+    stage = (
+        _envpool_stage(config, film, family) if _is_envpools(config, env, family) else _single_stage(config, env, film, family)
+    )
     try:
         stage.environments.reset(0)
         film.check()
@@ -83,7 +89,7 @@ def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
             raise ProxRLError(f"drawing {config.env} needs the atari extra: pip install 'proxrl[atari]'")
     # Rewards as the game gives them, so that the return so far is the score on the screen.
     options = dataclasses.replace(atari_options(config), sign_rewards=False)
-    return ClassicAtari(rom_of(str(env)) or "", options, **DRAWN)
+    return ClassicAtari(rom_of(str(env)) or "", options, PICTURES)
 
 
 def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
@@ -92,13 +98,13 @@ def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
     if isinstance(source, str) and ":" in source:
         source = find_callable(source) or source
     if not callable(source) or _takes_render_mode(source):
-        kwargs |= DRAWN
+        kwargs["render_mode"] = PICTURES
     try:
         made = make_env(source, kwargs, config.max_episode_steps, config.action_mask)
     except ProxRLError as error:
         reason = one_line(error.__cause__) if error.__cause__ else str(error)
         raise ProxRLError(f"{config.env} can't be drawn: it can't be made with render_mode rgb_array ({reason})") from error
-    if made.render_mode != DRAWN["render_mode"]:
+    if made.render_mode != PICTURES:
         made.close()
         raise ProxRLError(
             f"{config.env} can't be drawn: its render_mode is {made.render_mode}; let what makes it take render_mode='rgb_array',"
@@ -119,12 +125,11 @@ def _envpool_stage(config: Config, film: Film, family: Family) -> Stage:
     limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     if family is ATARI:
         options = dataclasses.replace(atari_options(config), sign_rewards=False)
-        pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, **DRAWN)
+        pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, render_mode=PICTURES)
         return Stage(FilmedPool(pool, film), film, ATARI_FPS / config.frame_skip, options.max_frames // options.frame_skip)
     if "mujoco" in task_packages()[task_name(config.env)] and not load_system_egl():
         raise ProxRLError(f"{config.env} can't be drawn: EnvPool needs EGL, loaded before envpool is imported; {APT_LINE}")
-    size = {"render_width": PROCGEN_PIXELS, "render_height": PROCGEN_PIXELS} if family is PROCGEN else {}
-    pool = EnvPoolEnvs(config.env, 1, **limit, **config.env_kwargs, **DRAWN, **size)
+    pool = EnvPoolEnvs(config.env, 1, render_mode=PICTURES, **limit, **config.env_kwargs)
     return Stage(FilmedPool(pool, film), film, PROCGEN_FPS if family is PROCGEN else DEFAULT_FPS, config.max_episode_steps)
 
 

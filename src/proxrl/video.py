@@ -30,7 +30,8 @@ def import_ffmpeg() -> ModuleType:
         imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError as error:
         raise ProxRLError("no ffmpeg was found: pip install 'proxrl[video]', or set IMAGEIO_FFMPEG_EXE to its path") from error
-    return imageio_ffmpeg
+    module: ModuleType = imageio_ffmpeg
+    return module
 
 
 def enlarged(frame: Frame) -> Frame:

@@ -201,7 +201,7 @@ class ClassicAtari(gymnasium.Env):
 
     def render(self) -> Any:
         """In colours, and of the last two frames the brighter pixels where the learner gets them so."""
-        picture = self.game.render()
+        picture: Any = self.game.render()
         both = self.options.max_pool and self.options.frame_skip > 1 and self.picture_before is not None
         return np.maximum(picture, self.picture_before) if both else picture
 
