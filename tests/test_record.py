@@ -164,7 +164,7 @@ def test_an_environment_of_ones_own(runs: Runs) -> None:
 
 def test_a_python_callable_is_given_again(runs: Runs) -> None:
     run = runs(lambda render_mode=None: film_envs.Walk(render_mode), **SMALL, name="nameless")
-    with pytest.raises(ProxRLError, match="proxrl.record"):
+    with pytest.raises(ProxRLError, match=r"proxrl\.record"):
         proxrl.record(run)
     assert proxrl.record(run, env=film_envs.Walk).frames == 11
 

@@ -25,7 +25,7 @@ PROBE_SECONDS = 60.0
 
 def has_display() -> bool:
     """On Linux there may be none; or SDL was told by name of a driver that shows something without a window system."""
-    driver = os.environ.get("SDL_VIDEODRIVER", "dummy")
+    driver = os.environ.get("SDL_VIDEODRIVER") or "dummy"
     shows = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")) or driver not in ("dummy", "offscreen")
     return not sys.platform.startswith("linux") or shows
 

@@ -20,7 +20,7 @@ from proxrl.video import VideoWriter, import_ffmpeg
 Watcher = Callable[[Moment, Stage], None]
 
 
-def unwatched(moment: Moment, stage: Stage) -> None:  # noqa: ARG001 - the signature of watchers
+def unwatched(moment: Moment, stage: Stage) -> None:
     """For who only wants the file."""
 
 

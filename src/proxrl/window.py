@@ -1,6 +1,7 @@
 """`proxrl play`: a trained policy in a window, the same for every family of environments."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,15 +38,11 @@ def play(
         raise ProxRLError(f"there is no display to open a window on; use proxrl record {run}, which writes a video")
     agent = load(run, checkpoint, device)
     finished: list[Episode] = []
-    with opened(agent, env, "play") as stage:
-        window = Window(pygame, agent.config.env, fps or stage.fps)
-        try:
-            for moment in until(acted(stage, agent, seed, deterministic), episodes, None):
-                finished += [moment.finished] if moment.finished else []
-                if not window.show(moment):
-                    break
-        finally:
-            window.close()
+    with closing(Window(pygame, agent.config.env)) as window, opened(agent, env, "play") as stage:
+        for moment in until(acted(stage, agent, seed, deterministic), episodes, None):
+            finished += [moment.finished] if moment.finished else []
+            if not window.show(moment, fps or stage.fps):
+                break
     return finished
 
 
@@ -61,18 +58,22 @@ def import_pygame() -> ModuleType:
 class Window:
     """Pictures at an even pace. Esc, Q and the window's own button close it."""
 
-    def __init__(self, pygame: ModuleType, title: str, fps: float) -> None:
-        self._pygame, self._title, self._fps = pygame, title, fps
+    def __init__(self, pygame: ModuleType, title: str) -> None:
+        self._pygame, self._title = pygame, title
         self._clock = pygame.time.Clock()
-        self._screen: Any = None
+        self._screen: Any = None  # opens with the first picture, whose size it takes
+        try:
+            pygame.display.init()
+        except pygame.error as error:
+            raise ProxRLError(f"no window can be opened ({error}); use proxrl record, which writes a video") from error
 
-    def show(self, moment: Moment) -> bool:
+    def show(self, moment: Moment, fps: float) -> bool:
         """Whether to go on."""
         for frame in moment.frames:
             self._draw(frame)
             told = f"episode {moment.episode + 1}  step {moment.step:,}  return {moment.total:.2f}"
             self._pygame.display.set_caption(f"{self._title}  {told}")
-            self._clock.tick(self._fps)
+            self._clock.tick(fps)
         return not any(map(self._closes, self._pygame.event.get()))
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class Window:
     def _draw(self, frame: Frame) -> None:
         picture = self._pygame.surfarray.make_surface(enlarged(frame).swapaxes(0, 1))
         if self._screen is None:
-            self._screen = self._open(picture.get_size())
+            self._screen = self._pygame.display.set_mode(picture.get_size(), self._pygame.RESIZABLE)
         width, height = self._screen.get_size()
         scale = min(width / picture.get_width(), height / picture.get_height())
         size = round(picture.get_width() * scale), round(picture.get_height() * scale)
@@ -89,13 +90,6 @@ class Window:
         corner = (width - size[0]) // 2, (height - size[1]) // 2
         self._screen.blit(self._pygame.transform.scale(picture, size), corner)
         self._pygame.display.flip()
-
-    def _open(self, size: tuple[int, int]) -> Any:
-        try:
-            self._pygame.display.init()
-            return self._pygame.display.set_mode(size, self._pygame.RESIZABLE)
-        except self._pygame.error as error:
-            raise ProxRLError(f"no window can be opened ({error}); use proxrl record, which writes a video") from error
 
     def _closes(self, event: Any) -> bool:
         keys = self._pygame.K_ESCAPE, self._pygame.K_q
