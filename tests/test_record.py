@@ -193,14 +193,14 @@ def test_no_opengl_is_told_with_the_line_that_installs_one(runs: Runs, monkeypat
 
 
 def test_an_opengl_that_does_not_draw_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setenv("MUJOCO_GL", "")
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("proxrl.gl._draws", lambda backend: backend == "osmesa")
     assert choose_mujoco_gl.__wrapped__()
     assert os.environ["MUJOCO_GL"] == "osmesa"
     monkeypatch.setattr("proxrl.gl._draws", lambda _: False)
     assert choose_mujoco_gl.__wrapped__(), "what the user has set stays"
-    monkeypatch.delenv("MUJOCO_GL")
+    monkeypatch.setenv("MUJOCO_GL", "")
     assert not choose_mujoco_gl.__wrapped__()
 
 

@@ -50,9 +50,10 @@ def open_stage(config: Config, env: EnvName) -> Stage:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     family = check_env(env, config.vector)
     film = Film(config.env)
-    stage = (
-        _envpool_stage(config, film, family) if _is_envpools(config, env, family) else _single_stage(config, env, film, family)
-    )
+    if _is_envpools(config, env, family):
+        stage = _envpool_stage(config, film, family)
+    else:
+        stage = _single_stage(config, env, film, family)
     try:
         stage.environments.reset(0)
         film.check()
@@ -87,6 +88,9 @@ def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
     for module in ("ale_py", "cv2"):
         if importlib.util.find_spec(module) is None:
             raise ProxRLError(f"drawing {config.env} needs the atari extra: pip install 'proxrl[atari]'")
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner among the lines of a command
     # Rewards as the game gives them, so that the return so far is the score on the screen.
     options = dataclasses.replace(atari_options(config), sign_rewards=False)
     return ClassicAtari(rom_of(str(env)) or "", options, PICTURES)
@@ -122,14 +126,15 @@ def _takes_render_mode(function: Callable[..., Any]) -> bool:
 
 
 def _envpool_stage(config: Config, film: Film, family: Family) -> Stage:
-    limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     if family is ATARI:
         options = dataclasses.replace(atari_options(config), sign_rewards=False)
         pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, render_mode=PICTURES)
         return Stage(FilmedPool(pool, film), film, ATARI_FPS / config.frame_skip, options.max_frames // options.frame_skip)
     if "mujoco" in task_packages()[task_name(config.env)] and not load_system_egl():
         raise ProxRLError(f"{config.env} can't be drawn: EnvPool needs EGL, loaded before envpool is imported; {APT_LINE}")
-    pool = EnvPoolEnvs(config.env, 1, render_mode=PICTURES, **limit, **config.env_kwargs)
+    limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+    kwargs: dict[str, Any] = {**config.env_kwargs, **limit, "render_mode": PICTURES}
+    pool = EnvPoolEnvs(config.env, 1, **kwargs)
     return Stage(FilmedPool(pool, film), film, PROCGEN_FPS if family is PROCGEN else DEFAULT_FPS, config.max_episode_steps)
 
 
