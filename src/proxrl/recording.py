@@ -72,6 +72,7 @@ def film(stage: Stage, played: Iterable[Moment], path: Path, fps: float, watch: 
     with one_line_errors("write", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     with one_line_errors("write", path), replacing(path) as temporary:
+        temporary.touch()  # what can't be written is found out before anything is played
         writer = VideoWriter(temporary, fps, gif=path.suffix == ".gif")
         try:
             for moment in played:
