@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from screens import Screen, screen  # noqa: F401 - a fixture
+from screens import Screen
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/quickstart.md").read_text()
@@ -36,7 +36,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ten_commands_lead_from_nothing_to_an_exported_agent(checkout: Path, screen: Screen) -> None:  # noqa: F811
+def test_ten_commands_lead_from_nothing_to_an_exported_agent(checkout: Path, screen: Screen) -> None:
     lines = commands(0)
     assert len(lines) == 10
     # The first training is cut short by the Makefile's own variable; all else is as it stands.

@@ -19,10 +19,27 @@ if TYPE_CHECKING:
     from proxrl.callback import Callback
     from proxrl.evaluation import Scores, evaluate
     from proxrl.launch import Result, train
+    from proxrl.recording import Recording, record
     from proxrl.tuning.run import Tuned, tune
+    from proxrl.window import play
 
 __version__ = metadata.version("proxrl")
-__all__ = ["Agent", "Callback", "Config", "ProxRLError", "Result", "Scores", "Tuned", "evaluate", "load", "train", "tune"]
+__all__ = [
+    "Agent",
+    "Callback",
+    "Config",
+    "ProxRLError",
+    "Recording",
+    "Result",
+    "Scores",
+    "Tuned",
+    "evaluate",
+    "load",
+    "play",
+    "record",
+    "train",
+    "tune",
+]
 
 # No module may have the name of a function here: importing the module would put it in the function's place.
 _HOMES = {
@@ -35,6 +52,9 @@ _HOMES = {
     "Callback": "callback",
     "tune": "tuning.run",
     "Tuned": "tuning.run",
+    "record": "recording",
+    "Recording": "recording",
+    "play": "window",
 }
 
 

@@ -121,8 +121,12 @@ def build_environments(
         first_env,
         max_episode_steps=config.max_episode_steps,
         action_mask=config.action_mask,
-        atari=AtariOptions(**{field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)}),
+        atari=atari_options(config),
     )
+
+
+def atari_options(config: Config) -> AtariOptions:
+    return AtariOptions(**{field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)})
 
 
 def build_world(config: Config) -> World:

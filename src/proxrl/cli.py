@@ -24,6 +24,8 @@ COMMANDS = {
     },
     "look": {
         "eval": "play episodes with a trained policy and report the return",
+        "play": "watch a trained policy in a window",
+        "record": "write episodes of a trained policy to a video",
         "runs": "list runs and how they stand",
         "plot": "draw learning curves",
         "compare": "put runs side by side, with published returns",

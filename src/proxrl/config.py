@@ -18,8 +18,8 @@ OFF = "off"
 
 # Changing these while resuming changes how long a run goes on or where it computes, not what it is.
 CHANGEABLE_ON_RESUME = frozenset(
-    {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "logger", "logger_kwargs"}
-    | {"world", "device", "device_ids", "threads"}
+    {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "capture_video"}
+    | {"logger", "logger_kwargs", "world", "device", "device_ids", "threads"}
 )
 
 Optimiser: TypeAlias = Literal["adam", "adamw", "sgd", "rmsprop"]
@@ -181,6 +181,7 @@ class Config:
     eval_every: int | None = _option(None, RUN, "evaluate every so many steps", least=1)
     eval_episodes: int = _option(10, RUN, "episodes per evaluation during training", least=1)
     save_every: int | None = _option(None, RUN, "keep a checkpoint every so many steps; off keeps latest and best only", least=1)
+    capture_video: int | None = _option(None, RUN, "record an episode every so many iterations, in videos/", least=1)
     callback: str | None = _option(None, RUN, "your callback, module:callable", imported=True)
     callback_kwargs: dict[str, Any] = _option({}, RUN, "arguments for it")
     logger: str | None = _option(None, RUN, "your logger, module:callable", imported=True)

@@ -1,6 +1,7 @@
 """How good is it? Returns of whole episodes, with frozen statistics."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from proxrl.runs import find_run
 from proxrl.seeding import Purpose, generator, integer_seed
 from proxrl.spaces import same_form
 from proxrl.summary import save_evaluation
+from proxrl.types import Step
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
@@ -52,6 +54,35 @@ def equal_quota(episodes: int, most_envs: int) -> int:
     return max(n for n in range(1, min(episodes, most_envs) + 1) if episodes % n == 0)
 
 
+def act_steps(
+    environments: Environments, compute: Compute, policy: Policy, seed: int, deterministic: bool, first_env: int = 0
+) -> Iterator[Step]:
+    """Step after step of the policy, one episode after the other, until nobody asks for more."""
+    num_envs, head = environments.num_envs, policy.head
+    noise_steps = max(1, min(NOISE_STEPS, NOISE_NUMBERS // head.noise_size))
+    streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(num_envs)]
+    compute.freeze()
+    obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
+    last_ending = [0] * num_envs
+    step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
+    while True:
+        if not deterministic and step_number % noise_steps == 0:
+            noise = np.stack([head.noise(stream, noise_steps) for stream in streams], axis=1)
+        policy.guard.check(obs)
+        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % noise_steps])
+        step = environments.step(head.to_env(action))
+        obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
+        step_number += 1
+        for episode in step.episodes:
+            last_ending[episode.env] = step_number
+        if step_number - min(last_ending) > LONGEST_EPISODE:
+            slow = last_ending.index(min(last_ending))
+            raise ProxRLError(
+                f"environment {first_env + slow} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit"
+            )
+        yield step
+
+
 def run_episodes(
     environments: Environments,
     compute: Compute,
@@ -65,32 +96,13 @@ def run_episodes(
 
     Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
     """
-    num_envs, head = environments.num_envs, policy.head
-    noise_steps = max(1, min(NOISE_STEPS, NOISE_NUMBERS // head.noise_size))
-    streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(num_envs)]
-    finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
-    compute.freeze()
-    obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
-    last_ending = [0] * num_envs
-    step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
-    while any(len(done) < quota for done in finished):
-        if not deterministic and step_number % noise_steps == 0:
-            noise = np.stack([head.noise(stream, noise_steps) for stream in streams], axis=1)
-        policy.guard.check(obs)
-        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % noise_steps])
-        step = environments.step(head.to_env(action))
-        obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
+    finished: list[list[tuple[float, int]]] = [[] for _ in range(environments.num_envs)]
+    for step in act_steps(environments, compute, policy, seed, deterministic, first_env):
         for episode in step.episodes:
             if len(finished[episode.env]) < quota:
                 finished[episode.env].append((episode.total_reward, episode.length))
-        step_number += 1
-        for episode in step.episodes:
-            last_ending[episode.env] = step_number
-        if step_number - min(last_ending) > LONGEST_EPISODE:
-            slow = last_ending.index(min(last_ending))
-            raise ProxRLError(
-                f"environment {first_env + slow} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit"
-            )
+        if all(len(done) == quota for done in finished):
+            break
     returns, lengths = zip(*(score for done in finished for score in done), strict=True)
     return Scores(returns, lengths)
 
@@ -100,14 +112,18 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
     try:
-        for kind in ("observation_space", "action_space"):
-            now, then = getattr(environments, kind), getattr(agent, kind)
-            if not same_form(now, then):
-                raise ProxRLError(f"the environment's {kind.replace('_', ' ')} is {now}, but this agent was trained with {then}")
+        check_spaces(environments, agent)
         with arithmetic(config, agent.policy):
             return run_episodes(environments, agent.compute, agent.policy, episodes // num_envs, seed, deterministic)
     finally:
         environments.close()
+
+
+def check_spaces(environments: Environments, agent: Agent) -> None:
+    for kind in ("observation_space", "action_space"):
+        now, then = getattr(environments, kind), getattr(agent, kind)
+        if not same_form(now, then):
+            raise ProxRLError(f"the environment's {kind.replace('_', ' ')} is {now}, but this agent was trained with {then}")
 
 
 def evaluate(
@@ -123,18 +139,24 @@ def evaluate(
     check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device)
     if env is None:
-        env = agent.config.env
-        try:
-            check_env(env, agent.config.vector)
-        except ProxRLError as error:
-            hint = "; for a Python callable, use proxrl.evaluate(run, env=callable)" if ":" in env else ""
-            raise ProxRLError(f"{error}{hint}") from error
+        env = named_env(agent, "evaluate")
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     return {
         name: evaluate_agent(agent, env, episodes, seed, deterministic)
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     }
+
+
+def named_env(agent: Agent, call: str) -> str:
+    """The environment that the run's settings name, if it can be found here; `call` is the function that takes it otherwise."""
+    env = agent.config.env
+    try:
+        check_env(env, agent.config.vector)
+    except ProxRLError as error:
+        hint = f"; for a Python callable, use proxrl.{call}(run, env=callable)" if ":" in env else ""
+        raise ProxRLError(f"{error}{hint}") from error
+    return env
 
 
 def check_request(episodes: int, seed: int | None) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from proxrl import ppo
 from proxrl.build import Parts, arithmetic, build, build_environments, build_world, refuse_shared_gpus, uses_nccl
 from proxrl.callback import Callback
+from proxrl.capture import capturer
 from proxrl.config import Config, flag
 from proxrl.envs.api import Environments
 from proxrl.errors import AgreedError, ProxRLError
@@ -114,14 +115,15 @@ def run(
         config, clobber = settle(world, config, clobber, path)
         quiet = quiet or world.rank > 0
 
-        def prepare() -> tuple[Parts, list[Callback]]:
+        def prepare() -> tuple[Parts, list[Callback], Callable[[Session], None]]:
             """What every rank needs."""
             for logger in checked("loggers", loggers, LOGGER):
                 stack.callback(close, logger)
             parts = build(config, env, world)
             stack.callback(parts.environments.close)
             own_callback = own_parts("callback", config.callback, config.callback_kwargs)
-            return parts, [*checked("callbacks", callbacks, CALLBACK), *own_callback]
+            capture = stack.enter_context(capturer(env, parts))
+            return parts, [*checked("callbacks", callbacks, CALLBACK), *own_callback], capture
 
         def open_run() -> tuple[Saved | None, list[Logger]]:
             """What the first rank needs, which writes for all."""
@@ -143,7 +145,7 @@ def run(
 
         folder = RunFolder(path)
         # Built by all before the folder is touched: what can't be built must not cost an old run by --clobber.
-        parts, callbacks = agreed(world, prepare, debug)
+        parts, callbacks, capture = agreed(world, prepare, debug)
         refuse_shared_gpus(world, parts.parameters.values.device, uses_nccl(config))
         saved, open_loggers = agreed(world, open_run, debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
@@ -152,7 +154,7 @@ def run(
         display = Console(config.planned_steps, start_step, quiet, live=world.kind != "mpi")
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
-        session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks)
+        session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks, capture)
         received = stack.enter_context(stopping_signals(session, quiet, several=world.size > 1))
         display.start(opening(config, path, start_step, world))
         if config.compile:

@@ -46,6 +46,7 @@ OWN_FILES = (
     "export/README.md",
     "export/settings.toml",
     "export/.*.tmp",
+    "videos/.*.tmp",
     ".*.tmp",
 )
 OWN_FOLDERS = ("checkpoints", "videos", "export")
@@ -138,6 +139,7 @@ class RunFolder:
         self.status_path = self.path / "status.json"
         self.evaluations_path = self.path / "evaluations.json"
         self.checkpoints = self.path / "checkpoints"
+        self.videos = self.path / "videos"
         self._lock: IO[bytes] | None = None
 
     def checkpoint_path(self, name: str) -> Path:
@@ -163,7 +165,9 @@ class RunFolder:
                     before = self._saved_config()
                     if self.latest_checkpoint() is not None:  # with nothing to resume, anything may change
                         check_resumable(before, config)
-                for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                # Among the videos only those of --capture-video: another process may be recording there.
+                videos = self.videos.glob(".step-*.tmp")
+                for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *videos):
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:
                     save_toml(config, temporary)

@@ -47,9 +47,10 @@ class Session:
         evaluate: Callable[[int], Scores],
         saved: Saved | None,
         callbacks: Sequence[Callback] = (),
+        capture: "Callable[[Session], None]" = lambda session: None,  # noqa: ARG005 - the signature of what captures
     ) -> None:
         self.parts, self.folder, self.loggers, self.display, self.evaluate = parts, folder, loggers, display, evaluate
-        self.callbacks = callbacks
+        self.callbacks, self.capture = callbacks, capture
         self.step = self.iteration = 0
         self.episode_counts: Sequence[int] | None = None
         self.recent: deque[Episode] = deque(maxlen=WINDOW)
@@ -102,6 +103,8 @@ class Session:
         for logger in self.loggers:
             with told(logger, "log"):
                 logger.log(self.step, metrics)
+        if _crossed(self.parts.config.capture_video, self.iteration - 1, self.iteration):
+            self.capture(self)
         keep = _crossed(self.parts.config.save_every, before, self.step)
         if self._agree_to_stop_or_save() or keep:
             self.save_latest("running", keep)

@@ -80,6 +80,39 @@ def test_offline_run_and_its_resume(tmp_path: Path) -> None:
     assert {update.key: update.value_json for update in runs[0].config.update}["gamma"] == "0.99"
 
 
+VIDEO = """
+import sys
+from pathlib import Path
+import numpy as np
+from proxrl.log.wandb import WandbLogger
+from proxrl.video import VideoWriter
+folder = Path(sys.argv[1])
+writer = VideoWriter(folder / "step-64.mp4", 30)
+for place in range(10):
+    writer.add(np.eye(64, k=place, dtype=np.uint8)[:, :, None].repeat(3, axis=2) * 255)
+writer.close()
+logger = WandbLogger(folder, {}, name="ppo seed1", quiet=True)
+logger.log_video(64, folder / "step-64.mp4")
+logger.close()
+"""
+
+
+def test_a_video_is_kept_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    pytest.importorskip("imageio_ffmpeg")
+    command = [sys.executable, "-c", VIDEO, str(tmp_path)]
+    session = subprocess.run(command, env=offline(tmp_path), capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    if "wandb can't start" in session.stderr:
+        pytest.skip(session.stderr.splitlines()[-1])
+    assert (session.returncode, session.stdout, session.stderr) == (0, "", "")
+    kept = list(tmp_path.glob("wandb/offline-run-*/files/media/videos/videos/episode_*.mp4"))
+    assert [path.read_bytes() for path in kept] == [(tmp_path / "step-64.mp4").read_bytes()]
+    history = [record.history for path in tmp_path.glob("wandb/offline-run-*/*.wandb") for record in records(path)]
+    told = {item.key or item.nested_key[0]: item.value_json for line in history for item in line.item}
+    assert told["global_step"] == "64"
+    assert kept[0].name in told["videos/episode"]
+
+
 def test_missing_package_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ProxRLError) as error:

@@ -131,6 +131,7 @@ class ClassicAtari(gymnasium.Env):
         self.action_space, self.observation_space = self.game.action_space, options.observation_space
         self.fires = options.fire_reset and "FIRE" in self.game.get_action_meanings()[FIRE : FIRE + 1]
         self.stack = np.zeros(self.observation_space.shape, np.uint8)
+        self.picture_before: Any = None
         self.life_lost = False
         self.lives = 0
         self.total, self.length = 0.0, 0
@@ -153,6 +154,7 @@ class ClassicAtari(gymnasium.Env):
         4); at most `noop_max` in all, as both pools count them.
         """
         screen, _ = self.game.reset(seed=seed)
+        self.picture_before = None
         idle = int(self.np_random.integers(1, self.options.noop_max + 1)) - self.fires if self.options.noop_max else 0
         for action in [0] * idle + [FIRE] * self.fires:
             screen, _, terminated, truncated, _ = self.game.step(action)
@@ -179,6 +181,7 @@ class ClassicAtari(gymnasium.Env):
         reward, terminated, truncated = 0.0, False, False
         screens: list[Any] = []
         for _ in range(self.options.frame_skip):
+            self.picture_before = self.game.render() if self.render_mode == "rgb_array" else None
             screen, gained, terminated, truncated, _ = self.game.step(action)
             reward += float(gained)
             screens.append(screen)
@@ -197,7 +200,10 @@ class ClassicAtari(gymnasium.Env):
         self.stack[-len(frame) :] = frame
 
     def render(self) -> Any:
-        return self.game.render()
+        """In colours, and of the last two frames the brighter pixels where the learner gets them so."""
+        picture: Any = self.game.render()
+        both = self.options.max_pool and self.options.frame_skip > 1 and self.picture_before is not None
+        return np.maximum(picture, self.picture_before) if both else picture
 
     def close(self) -> None:
         self.game.close()
@@ -286,7 +292,9 @@ class AlePoolEnvs:
 class AtariEnvPool(EnvPoolEnvs):
     """EnvPool's games."""
 
-    def __init__(self, env: str, num_envs: int, options: AtariOptions, first_env: int = 0) -> None:
+    def __init__(
+        self, env: str, num_envs: int, options: AtariOptions, first_env: int = 0, render_mode: str | None = None
+    ) -> None:
         if options.noop_max == 0:
             raise ProxRLError("EnvPool needs --noop-max 1 or more; use --vector native for 0")
         if not options.max_pool and options.frame_skip > 1:
@@ -307,6 +315,7 @@ class AtariEnvPool(EnvPoolEnvs):
             full_action_space=options.full_action_space,
             repeat_action_probability=options.sticky_actions,
             gray_scale=options.grayscale,
+            **({} if render_mode is None else {"render_mode": render_mode}),
         )
         self.options, self.frame_stack = options, options.frame_stack
 

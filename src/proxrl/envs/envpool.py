@@ -1,6 +1,8 @@
 """EnvPool: environments stepped by a C++ thread pool; the only home of dm_control tasks here."""
 
+import ctypes
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -50,7 +52,22 @@ def is_dm_control(task: str) -> bool:
     return task_packages().get(task) == "envpool.mujoco.dmc"
 
 
+@cache
+def load_system_egl() -> bool:
+    """Whether EnvPool can draw MuJoCo. It brings an EGL of its own, but looks up OpenGL through that of the system, which knows
+    nothing of its contexts: the process would end. Loaded first, the system's serves for both.
+    """
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        ctypes.CDLL("libEGL.so.1", mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return "envpool" not in sys.modules
+
+
 def _import_envpool() -> Any:
+    load_system_egl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -109,6 +126,11 @@ class EnvPoolEnvs:
         self._ended = terminated | truncated
         episodes = self._tracker.step(reward, valid, self._ended)
         return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes)
+
+    def render(self) -> NDArray[np.uint8]:
+        """The picture of the first environment, in pools made with `render_mode="rgb_array"`."""
+        picture: NDArray[np.uint8] = self._pool.render()[0]
+        return picture
 
     def close(self) -> None:
         self._pool = None  # its threads end with it

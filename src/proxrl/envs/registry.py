@@ -99,7 +99,7 @@ _ENVPOOL_FROM = {
 _NATIVE_FROM = {"CartPole-v0": 16, "CartPole-v1": 16}
 # Where both have the id but maybe not the same task: EnvPool leaves the contact forces in observations of Humanoid v4 at zero,
 # and whether the frames of CarRacing agree was never compared.
-_ENVPOOL_DIFFERS = frozenset({"Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v3"})
+ENVPOOL_DIFFERS = frozenset({"Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v3"})
 
 
 def families() -> tuple[Family, ...]:
@@ -182,7 +182,7 @@ def choose_vector(env: EnvName, num_envs: int, family: Family, env_kwargs: dict[
     if env in _NATIVE_FROM and num_envs >= _NATIVE_FROM[env] and gymnasium.registry[env].vector_entry_point is not None:
         return "native"
     least = _ENVPOOL_FROM.get(env) or _ENVPOOL_FROM.get(family.name)
-    if least is None or num_envs < least or env_kwargs or env in _ENVPOOL_DIFFERS or not envpool_installed():
+    if least is None or num_envs < least or env_kwargs or env in ENVPOOL_DIFFERS or not envpool_installed():
         return "inprocess"
     return "envpool" if env in task_packages() else "inprocess"
 

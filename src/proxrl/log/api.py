@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class Logger(Protocol):
-    """A record of metrics by step."""
+    """A record of metrics by step. One that has `log_video(step, path)` too gets the mp4 files of --capture-video."""
 
     def log(self, step: int, metrics: dict[str, float]) -> None: ...
 

@@ -48,6 +48,16 @@ class TensorBoardLogger:
         if time.monotonic() - self._written_at >= WRITE_SECONDS:
             self._write()
 
+    def log_video(self, step: int, path: Path) -> None:
+        """As an image that moves: TensorBoard has no videos, but shows GIFs."""
+        from proxrl.video import preview
+
+        gif, width, height = preview(path)
+        event = self._event(wall_time=time.time(), step=step)
+        image = event.summary.value.add(tag="videos/episode").image
+        image.height, image.width, image.colorspace, image.encoded_image_string = height, width, 3, gif
+        self._pending.append(event.SerializeToString())
+
     def close(self) -> None:
         """Never an error: a run that ends should say why it ended, and the numbers are in metrics.jsonl too."""
         with contextlib.suppress(ProxRLError):

@@ -34,6 +34,11 @@ class WandbLogger:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         self._run.log({"global_step": step, **metrics})
 
+    def log_video(self, step: int, path: Path) -> None:
+        import wandb
+
+        self._run.log({"global_step": step, "videos/episode": wandb.Video(str(path), format="mp4")})
+
     def close(self) -> None:
         self._run.finish()
 
