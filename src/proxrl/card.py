@@ -144,9 +144,8 @@ def _scores(env: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for kind, score in scores.items()
     ]
     for entry in published(env) if rows else ():
-        spread = "" if entry.deviation is None else f" ± {entry.deviation:.2f}"
         steps = "" if entry.steps is None else f"{entry.steps:,} steps"
-        rows.append((f"published: {entry.implementation}", f"{entry.mean:.2f}{spread}", steps))
+        rows.append((f"published: {entry.implementation}", entry.score(), steps))
     return ["## Scores", table(("", "return", "of"), rows)] if rows else []
 
 

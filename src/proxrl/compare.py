@@ -1,11 +1,12 @@
 """Which settings are better? Scores of runs side by side, aggregated over environments and seeds by rliable.
 
 A score of 0 is the return of the untrained policy, which is what a run's first episodes give; 1 is the published return of the
-environment, or where there is none the best mean among those compared. So environments with rewards of any size can be put
+environment, the middle one of several, or where there is none the best mean among those compared. So environments with rewards of any size can be put
 together.
 """
 
 import itertools
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 
 from proxrl.curves import CONFIDENCE, RETURN, read_lines
 from proxrl.errors import ProxRLError
-from proxrl.published import Published, published
-from proxrl.runs import RunFolder, find_runs
+from proxrl.plot import save_figure
+from proxrl.published import Published, published, reference
+from proxrl.runs import RunFolder, find_runs, names_apart
 from proxrl.summary import Summary, summarise
 
 DRAWS = 2000
@@ -41,6 +43,7 @@ class Task:
     env: str
     returns: Mapping[str, Sequence[float]]  # one for each seed
     published: tuple[Published, ...]
+    reference: Published | None  # the one of them that 1 stands for, where it is above 0
     zero: float | None
     one: float | None
 
@@ -63,7 +66,14 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         tasks = [
-            {**asdict(task), "published": [entry._asdict() for entry in task.published], "returns": dict(task.returns)}
+            {
+                "env": task.env,
+                "returns": dict(task.returns),
+                "published": [entry._asdict() for entry in task.published],
+                "reference": task.reference and task.reference._asdict(),
+                "zero": task.zero,
+                "one": task.one,
+            }
             for task in self.tasks
         ]
         return {
@@ -97,7 +107,11 @@ def compare(places: Sequence[str | Path]) -> Comparison:
         lengths = {name: max(run.step for run in group) for name, group in groups.items()}
         if len(set(lengths.values())) > 1:
             notes.append(f"{env}: trained for different times, {', '.join(f'{name} {n:,} steps' for name, n in lengths.items())}")
-        tasks.append(Task(env, returns, published(env), *_scale(env, groups, returns)))
+        tasks.append(Task(env, returns, published(env), reference(env), *_scale(env, groups, returns)))
+    silent = [name for name in names if not any(name in task.returns for task in tasks)]
+    if silent:
+        notes.append(f"left out, because no episode has finished yet: {', '.join(silent)}")
+        names = [name for name in names if name not in silent]
     if not tasks:
         raise ProxRLError("no run there has finished an episode yet; 'proxrl train' writes returns as episodes end")
     comparison = Comparison(names, tasks, "evaluation" if evaluated else "training", notes=notes)
@@ -105,26 +119,17 @@ def compare(places: Sequence[str | Path]) -> Comparison:
 
 
 def contenders(places: Sequence[str | Path]) -> dict[str, dict[str, list[Summary]]]:
-    """name → environment → its runs. Where two places hold runs of one environment and name, the place is part of the name."""
-    seen: dict[Path, tuple[str, Summary]] = {}
-    for place in places:
-        for folder in find_runs([place]):
-            seen.setdefault(folder.path.resolve(), (str(place), summarise(folder)))
-    homes: dict[tuple[str, str], set[str]] = {}
-    for place, run in seen.values():
-        homes.setdefault((run.env, run.name), set()).add(place)
-    ambiguous = any(len(found) > 1 and not _seeds_apart(seen, key) for key, found in homes.items())
+    """name → environment → its runs. Where runs of one environment and name lie in several places, the folder of all
+    environments is part of the name.
+    """
+    runs = [summarise(folder) for folder in find_runs(places)]
+    apart = {name for _, name in names_apart((run.folder.path, run.env, run.name) for run in runs)}
     groups: dict[str, dict[str, list[Summary]]] = {}
-    for place, run in seen.values():
-        label = f"{place}: {run.name}" if ambiguous else run.name
+    for run in runs:
+        root = os.path.relpath(run.folder.path.resolve().parents[2]) if run.name in apart else ""
+        label = f"{run.name} ({root})" if root else run.name
         groups.setdefault(label, {}).setdefault(run.env, []).append(run)
     return groups
-
-
-def _seeds_apart(seen: Mapping[Path, tuple[str, Summary]], key: tuple[str, str]) -> bool:
-    """Whether runs of one environment and name that were given one by one are simply its seeds."""
-    seeds = [run.seed for _, run in seen.values() if (run.env, run.name) == key]
-    return len(set(seeds)) == len(seeds)
 
 
 def _returns(runs: Sequence[Summary], evaluated: bool) -> list[float]:
@@ -141,7 +146,7 @@ def _scale(
     first = [value for group in groups.values() for run in group if (value := first_return(run.folder)) is not None]
     zero = float(np.mean(first)) if first else float("nan")
     best = max(float(np.mean(values)) for values in returns.values())
-    stated = [entry.mean for entry in published(env)[:1]]
+    stated = [entry.mean for entry in [reference(env)] if entry is not None]
     one = next((value for value in (*stated, best) if value > zero), None)
     return (zero, one) if one is not None else (None, None)
 
@@ -223,8 +228,4 @@ def chart(comparison: Comparison, out: Path) -> Path:
         if title == "probability of improvement":
             axes.set_xlim(0, 1)
             axes.axvline(0.5, color="grey", linewidth=1, linestyle=":")
-    try:
-        figure.savefig(out, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ProxRLError(f"can't write {out}: {' '.join(str(error).split())}") from None
-    return out
+    return save_figure(figure, out)

@@ -60,15 +60,17 @@ def logged_metrics(run: RunFolder) -> list[str]:
     return sorted({name for entry in read_lines(run) for name in entry if name not in ("step", "time")})
 
 
-def read_curves(run: RunFolder, metrics: Iterable[str], by: str = "step") -> dict[str, Curve]:
-    """Those of the metrics that the run has logged, over its steps, or over the seconds it has trained (`by="time"`)."""
+def read_curves(run: RunFolder, metrics: Iterable[str], by: str = "step", name: str | None = None) -> dict[str, Curve]:
+    """Those of the metrics that the run has logged, over its steps, or over the seconds it has trained (`by="time"`); under its
+    own name, or another.
+    """
     settings = run.settings()
     points: dict[str, list[tuple[float, float]]] = {metric: [] for metric in metrics}
     for entry in read_lines(run):
         for metric, found in points.items():
             if entry.get(metric) is not None and entry.get(by) is not None:
                 found.append((entry[by], entry[metric]))
-    env, name = str(settings.get("env", "?")), str(settings.get("name", "?"))
+    env, name = str(settings.get("env", "?")), str(settings.get("name", "?")) if name is None else name
     return {metric: Curve(env, name, *np.array(found, np.float64).T) for metric, found in points.items() if found}
 
 
@@ -83,9 +85,11 @@ def smooth(curve: Curve, grid: Numbers, window: float) -> Numbers:
 
 def band(curves: Sequence[Curve], smoothing: float = SMOOTHING, points: int = POINTS) -> Band:
     """Curves of one environment and name, as far as all of them go."""
-    start, end = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
-    # A run that has just begun may end before another's first point: then there is one point to show.
-    grid = np.linspace(min(start, end), end, points if end > start else 1)
+    end = min(curve.x[-1] for curve in curves)
+    # A run that has just begun may end before another's first point, which then has nothing to say there.
+    curves = [curve for curve in curves if curve.x[0] <= end]
+    start = max(curve.x[0] for curve in curves)
+    grid = np.linspace(start, end, points if end > start else 1)
     values = np.stack([smooth(curve, grid, smoothing * grid[-1]) for curve in curves])
     low, high = bootstrap(values)
     return Band(curves[0].env, curves[0].name, len(curves), grid, values.mean(0), low, high)

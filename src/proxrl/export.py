@@ -28,7 +28,7 @@ from proxrl.policy.deploy import Deployed
 from proxrl.policy.networks import make_policy
 from proxrl.runs import RunFolder, find_run, one_line_errors, replacing
 from proxrl.spaces import space_to_json
-from proxrl.summary import read_evaluations
+from proxrl.summary import current_evaluation
 
 FORMATS = ("onnx", "pt2")
 # Not the newest: runtimes of some years ago read it too.
@@ -232,9 +232,9 @@ def quiet() -> Iterator[None]:
 
 def scores_of(folder: RunFolder, agent: Agent, checkpoint: str, episodes: int) -> dict[str, Any]:
     """Summaries by kind: those that are kept, if they are of this very step, or new ones; none for no episodes."""
-    kept = read_evaluations(folder).get(checkpoint)
-    if isinstance(kept, dict) and kept.get("step") == agent.step:
-        return {kind: kept[kind] for kind in ("deterministic", "stochastic") if kind in kept}
+    kept = current_evaluation(folder, checkpoint)
+    if kept is not None:
+        return {kind: kept[kind] for kind in ("deterministic", "stochastic")}
     if episodes == 0:
         return {}
     scores = evaluate_and_keep(folder.path, episodes, checkpoint=checkpoint, agent=agent)

@@ -15,7 +15,7 @@ from proxrl.curves import CONFIDENCE
 from proxrl.errors import ProxRLError
 from proxrl.published import published
 from proxrl.repeat import repeat_command
-from proxrl.runs import RunFolder
+from proxrl.runs import RunFolder, names_apart
 from proxrl.summary import Summary, summarise
 
 VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
@@ -87,7 +87,7 @@ class PageRun:
                 "settings": summary.settings,
                 "command": self._repeat_command(),
                 "config_path": str(self.folder.config_path),
-                "videos": [{"name": path.name, "size": path.stat().st_size} for path in videos_of(self.folder)],
+                "videos": [{"name": path.name, "size": _times_and_size(path)[1]} for path in videos_of(self.folder)],
                 **{name: status.get(name) for name in ("versions", "machine", "git", "host")},
             }
             self._details = self._version, {**clean(details), "curves": self._columns.thinned()}
@@ -102,8 +102,9 @@ class PageRun:
 
 
 def videos_of(folder: RunFolder) -> list[Path]:
-    """Newest first."""
-    found = [path for path in (folder.path / "videos").glob("*") if path.suffix in VIDEO_TYPES and path.is_file()]
+    """Newest first. A link may lead to what is nobody else's business, in a folder that came from elsewhere."""
+    files = (path for path in (folder.path / "videos").glob("*") if path.is_file() and not path.is_symlink())
+    found = [path for path in files if path.suffix in VIDEO_TYPES]
     return sorted(found, key=lambda path: (-_times_and_size(path)[0], path.name))
 
 
@@ -160,16 +161,10 @@ def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[s
 
 
 def labels(runs: Sequence[PageRun]) -> list[str]:
-    """The name of a run, with its folder where several hold runs of that name: those are no seeds of one another."""
-    places: dict[tuple[str, str], set[Path]] = {}
-    for run in runs:
-        places.setdefault((run.summary.env, run.summary.name), set()).add(run.folder.path.parent)
-
-    def label(run: PageRun) -> str:
-        several = len(places[run.summary.env, run.summary.name]) > 1
-        return f"{run.summary.name} ({run.folder.path.parent})" if several else run.summary.name
-
-    return [label(run) for run in runs]
+    """The name of each run, with its folder where several hold runs of that environment and name."""
+    told = [(run.folder.path, run.summary.env, run.summary.name) for run in runs]
+    apart = names_apart(told)
+    return [f"{name} ({path.parent})" if (env, name) in apart else name for path, env, name in told]
 
 
 def about_settings() -> dict[str, dict[str, Any]]:

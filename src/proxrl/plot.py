@@ -3,12 +3,16 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from proxrl.curves import CONFIDENCE, RETURN, SMOOTHING, Band, Numbers, band, grouped, logged_metrics, read_curves
 from proxrl.errors import ProxRLError
-from proxrl.runs import find_runs
+from proxrl.runs import RunFolder, find_runs, names_apart, one_line_errors, replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BARS = "▁▂▃▄▅▆▇█"
 TEXT_WIDTH = 60
@@ -25,7 +29,7 @@ def collect_bands(
     if not 0 <= smoothing < 1:
         raise ProxRLError(f"--smoothing is {smoothing:g}, but is a share of the run, from 0 to less than 1")
     runs = find_runs(places)
-    read = [read_curves(run, metrics, by) for run in runs]
+    read = [read_curves(run, metrics, by, name) for run, name in zip(runs, labels(runs), strict=True)]
     bands: Bands = {}
     for metric in metrics:
         curves = [found[metric] for found in read if metric in found]
@@ -66,11 +70,25 @@ def plot(
         axes.legend(frameon=False)
     for cell in np.ndindex(grid.shape):
         grid[cell].set_visible(cell in cells.values())
-    try:
-        figure.savefig(out, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ProxRLError(f"can't write {out}: {' '.join(str(error).split())}") from None
+    return save_figure(figure, out)
+
+
+def save_figure(figure: "Figure", out: Path) -> Path:
+    """Whole or not at all, in the format that the name's ending tells."""
+    kind = out.suffix.removeprefix(".") or "png"
+    known = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise ProxRLError(f"can't write {out}: there is no format {kind!r}; use .png, .svg or .pdf")
+    with one_line_errors("write", out), replacing(out) as temporary:
+        figure.savefig(temporary, dpi=120, format=kind)
     return out
+
+
+def labels(runs: Sequence[RunFolder]) -> list[str]:
+    """The name of each run, with its folder where several hold runs of that environment and name."""
+    told = [(run.path, str(run.settings().get("env", "?")), str(run.settings().get("name", "?"))) for run in runs]
+    apart = names_apart(told)
+    return [f"{name} ({path.parent})" if (env, name) in apart else name for path, env, name in told]
 
 
 def layout(envs: Sequence[str], metrics: Sequence[str]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -14,7 +14,7 @@ from proxrl.errors import ProxRLError
 from proxrl.imports import one_line
 from proxrl.page_data import VIDEO_TYPES, page_data
 from proxrl.runs import RunFolder, find_runs, one_line_errors, replacing
-from proxrl.summary import read_evaluations
+from proxrl.summary import current_evaluation, read_evaluations
 
 # In the order in which they build on each other.
 SCRIPTS = ("numbers.js", "pointer.js", "chart.js", "parts.js", "details.js", "page.js")
@@ -27,13 +27,15 @@ def write_report(places: Sequence[str | Path], out: Path | None = None, episodes
     if episodes < 0:
         raise ProxRLError(f"--episodes is {episodes}, but must be at least 0, which evaluates nothing")
     folders = find_runs(places)
+    if out is None:
+        out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
+    if (out.exists() and not out.is_file()) or not out.parent.is_dir():  # known before anything is played
+        raise ProxRLError(f"can't write {out}: {'its folder is missing' if not out.parent.is_dir() else 'it is not a file'}")
     evaluations = {folder.path: evaluated(folder, episodes) for folder in folders} if episodes else {}
     data = page_data(folders, evaluations)
     if not data["runs"]:
         raise ProxRLError(data["unreadable"][0]["problem"])
     embed_videos(data["runs"])
-    if out is None:
-        out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
     with one_line_errors("write", out), replacing(out) as temporary:
         temporary.write_text(as_html(data), encoding="utf-8", newline="\n")
     return out
@@ -41,19 +43,20 @@ def write_report(places: Sequence[str | Path], out: Path | None = None, episodes
 
 def evaluated(folder: RunFolder, episodes: int) -> dict[str, Any]:
     """The scores of a run, with those of its latest checkpoint; what can't be played is told in a line and left out."""
-    kept, step = read_evaluations(folder), folder.read_status().get("step")
-    latest = kept.get("latest")
-    if (isinstance(latest, dict) and latest.get("step") == step) or not folder.checkpoint_path("latest").exists():
+    kept = read_evaluations(folder)
+    if current_evaluation(folder) is not None or not folder.checkpoint_path("latest").exists():
         return kept
+    from proxrl.agent import load
     from proxrl.evaluation import evaluate_and_keep
 
     try:
-        scores = evaluate_and_keep(folder.path, episodes=episodes)
+        agent = load(folder.path)
+        scores = evaluate_and_keep(folder.path, episodes=episodes, agent=agent)
     except Exception as error:  # an environment may fail in its own way, and the rest of the page is worth having
         problem = str(error) if isinstance(error, ProxRLError) else one_line(error)
         print(f"proxrl: {folder.path} is not evaluated: {' '.join(problem.split())}", file=sys.stderr)
         return kept
-    return {**kept, "latest": {"step": step, **{kind: score.summary() for kind, score in scores.items()}}}
+    return {**kept, "latest": {"step": agent.step, **{kind: score.summary() for kind, score in scores.items()}}}
 
 
 def embed_videos(runs: Sequence[dict[str, Any]], limit: int = VIDEO_BYTES) -> None:

@@ -59,6 +59,8 @@ LOCK_IS_TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # the last two are 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write to the path given: it takes the place of `path` whole, even if the power fails, or not at all after an error."""
+    if path.exists() and not path.is_file():  # a device or a pipe would become a plain file
+        raise FileExistsError(errno.EEXIST, "it is not a file")
     # The process id keeps two writers from sharing a temporary file; what a kill leaves behind, `RunFolder.create` removes.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -213,11 +215,27 @@ class RunFolder:
     def is_locked(self) -> bool:
         """Whether some process trains here now."""
         try:
-            with open(self.path / LOCK_NAME, "r+b") as file:
+            # Reading is enough for a lock, but on Windows; and others' runs can be read only.
+            file = open(self.path / LOCK_NAME, "r+b" if sys.platform == "win32" else "rb")
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # the status says so, and there is nothing that would know better
+        with file:
+            try:
                 _lock_or_raise(file)
-        except OSError as error:
-            return error.errno in LOCK_IS_TAKEN
+            except OSError as error:
+                return error.errno in LOCK_IS_TAKEN
         return False
+
+    def checkpoint_step(self, name: str = "latest") -> int | None:
+        """The step of a checkpoint, from its first bytes; None where it is missing or can't be read so."""
+        try:
+            with open(self.checkpoint_path(name), "rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            return int(json.loads(header["__metadata__"]["state"])["step"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+            return None
 
     def write_status(
         self, state: State, step: int, planned_steps: int, mean_return: float | None = None, best_return: float | None = None
@@ -363,18 +381,41 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def find_runs(places: Iterable[str | Path]) -> list[RunFolder]:
-    """All runs at or below the given folders; a run may also be named as `find_run` takes it."""
-    found: set[Path] = set()
+    """All runs at or below the given folders; a run may also be named as `find_run` takes it. One whose settings can't be read
+    is told and left out: it must not hide the others.
+    """
+    found: dict[Path, RunFolder] = {}
     for place in map(Path, places):
         if not place.exists():
-            found.add(find_run(place).path)
-            continue
-        with one_line_errors("look for runs in", place):
-            below = {path.parent for path in (place / "config.toml", *place.glob("**/config.toml")) if path.is_file()}
+            below = [find_run(place)]
+        else:
+            with one_line_errors("look for runs in", place):
+                paths = sorted(path.parent for path in place.glob("**/config.toml") if path.is_file())
+            below = [run for run in map(RunFolder, paths) if _is_run(run)]
         if not below:
             raise ProxRLError(f"no runs at {place}; give run folders, or a folder above them such as runs/CartPole-v1")
-        found |= below
-    return [RunFolder(path) for path in sorted(found)]
+        for run in below:
+            found.setdefault(run.path.resolve(), run)
+    return list(found.values())
+
+
+def _is_run(run: RunFolder) -> bool:
+    """Other programs have a config.toml too."""
+    try:
+        return "env" in run.settings()
+    except ProxRLError as error:
+        print(f"proxrl: {run.path} is left out: {error}", file=sys.stderr)
+        return False
+
+
+def names_apart(runs: Iterable[tuple[Path, str, str]]) -> set[tuple[str, str]]:
+    """Of runs by folder, environment and name: environment and name of those that lie in several places. They are no seeds of
+    one another.
+    """
+    places: dict[tuple[str, str], set[Path]] = {}
+    for path, env, name in runs:
+        places.setdefault((env, name), set()).add(path.resolve().parent)
+    return {key for key, found in places.items() if len(found) > 1}
 
 
 def find_run(text: str | Path) -> RunFolder:

@@ -26,6 +26,8 @@ from proxrl.types import Episode, Rollout
 WINDOW, ENOUGH = 100, 20
 # A kill that can't be caught loses at most this much.
 SECONDS_BETWEEN_SAVES = 60.0
+# Whoever looks at a running job sees numbers that are at most this old.
+SECONDS_BETWEEN_STATUSES = 5.0
 
 
 # A checkpoint as it was read: tensors and state.
@@ -58,7 +60,7 @@ class Session:
         self.best_snapshot: Saved | None = None
         self.stop_requested = False  # by a signal or a callback, on this rank
         self.stopping = False  # on all
-        self.saved_at = time.monotonic()
+        self.saved_at = self.told_at = time.monotonic()
         self.saved_step = -1
         self._begin(saved)
 
@@ -108,6 +110,8 @@ class Session:
         keep = _crossed(self.parts.config.save_every, before, self.step)
         if self._agree_to_stop_or_save() or keep:
             self.save_latest("running", keep)
+        elif time.monotonic() - self.told_at > SECONDS_BETWEEN_STATUSES:
+            self.write_status("running")
 
     def _count(self, rollout: Rollout) -> list[Episode]:
         """Take in what all ranks did; gives the episodes they finished."""
@@ -185,6 +189,7 @@ class Session:
         return tensors, state
 
     def write_status(self, state: State) -> None:
+        self.told_at = time.monotonic()
         if self.parts.world.rank == 0:
             self.folder.write_status(state, self.step, self.parts.config.planned_steps, self.mean_return, self.best_return)
 

@@ -12,7 +12,7 @@ from proxrl.curves import RETURN, read_lines
 from proxrl.errors import ProxRLError
 from proxrl.runs import RunFolder, one_line_errors, replacing
 
-# Where a run's status does not tell its return, the last lines of its metrics do.
+# Where a run's status does not tell its return, because an earlier version wrote it, the last lines of its metrics do.
 LAST_LINES = 20
 
 
@@ -49,10 +49,8 @@ class Summary:
     @property
     def evaluated_score(self) -> float | None:
         """The stochastic return of the latest checkpoint, where that was evaluated."""
-        scores = self.evaluations.get("latest")
-        if not isinstance(scores, dict) or scores.get("step") != self.step:
-            return None
-        return float(scores["stochastic"]["mean"])
+        scores = current_evaluation(self.folder)
+        return None if scores is None else float(scores["stochastic"]["mean"])
 
 
 def summarise(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = None) -> Summary:
@@ -61,25 +59,29 @@ def summarise(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = Non
     state = str(status.get("state", "new"))
     if state == "running" and not folder.is_locked():
         state = "stopped"  # killed in a way that left no time to say so
-    mean, best, step = status.get("mean_return"), status.get("best_return"), status.get("step", 0)
-    if mean is None or state == "running":  # the status is written with checkpoints, the metrics with every iteration
+    mean, best, step = (_number(status.get(name)) for name in ("mean_return", "best_return", "step"))
+    if "mean_return" not in status:
         told = [entry for entry in (read_lines(folder) if lines is None else lines) if entry.get(RETURN) is not None]
         returns = [float(entry[RETURN]) for entry in told]
         if returns:
-            mean, step = float(np.mean(returns[-LAST_LINES:])), max(step, told[-1]["step"])
-            best = max(returns) if best is None else best
+            mean, best, step = float(np.mean(returns[-LAST_LINES:])), max(returns), max(step or 0, told[-1]["step"])
+    planned = _number(status.get("planned_steps"))
     return Summary(
         folder=folder,
         settings=folder.settings(),
         status=status,
         state=state,
-        step=int(step),
-        planned_steps=status.get("planned_steps"),
+        step=int(step or 0),
+        planned_steps=None if planned is None else int(planned),
         mean_return=mean,
         best_return=best,
         updated=_time(status.get("updated")),
         evaluations=read_evaluations(folder),
     )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _time(text: Any) -> datetime | None:
@@ -94,6 +96,16 @@ def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, sc
     evaluations = {**read_evaluations(folder), checkpoint: {"step": step, "seed": seed, **scores}}
     with one_line_errors("write", folder.evaluations_path), replacing(folder.evaluations_path) as temporary:
         temporary.write_text(json.dumps(evaluations, indent=2) + "\n")
+
+
+def current_evaluation(folder: RunFolder, checkpoint: str = "latest") -> dict[str, Any] | None:
+    """The kept scores of a checkpoint, if they are of the step that it now has."""
+    scores = read_evaluations(folder).get(checkpoint)
+    try:
+        whole = [float(scores[kind]["mean"]) for kind in ("deterministic", "stochastic")]
+    except (TypeError, KeyError, ValueError):
+        return None
+    return scores if whole and scores.get("step") == folder.checkpoint_step(checkpoint) else None
 
 
 def read_evaluations(folder: RunFolder) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted and int(wanted[1]) >= len(content):
             return self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-        if wanted:
+        if wanted and int(wanted[2] or len(content)) >= int(wanted[1]):  # one that ends before it begins is none
             first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
             named["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
             return self._answer(HTTPStatus.PARTIAL_CONTENT, content[first : last + 1], **named)

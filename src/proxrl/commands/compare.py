@@ -9,7 +9,6 @@ from proxrl.commands.table import print_table
 
 if TYPE_CHECKING:
     from proxrl.compare import Comparison, Estimate
-    from proxrl.published import Published
 
 DESCRIPTION = """\
 Returns of runs side by side with published ones, and aggregate scores by rliable with 95% intervals.
@@ -17,8 +16,8 @@ Returns of runs side by side with published ones, and aggregate scores by rliabl
   proxrl compare runs
   proxrl compare runs/CartPole-v1/ppo runs/CartPole-v1/wide --out compare.svg
 
-Runs of one name contend together. In the aggregates 0 is the untrained policy and 1 the published return (where there is none:
-the best mean of those compared). IQM: the mean of the middle half of all scores. Optimality gap: how far scores stay below 1.
+Runs of one name contend together. In the aggregates 0 is the untrained policy and 1 the published return (the middle one of
+several; where there is none, the best mean of those compared). IQM: the mean of the middle half of all scores. Optimality gap: how far scores stay below 1.
 Probability of improvement: how often a run of one is better than a run of the other.
 """
 
@@ -62,8 +61,7 @@ def print_returns(comparison: "Comparison") -> None:
         for name in comparison.names:
             values = task.returns.get(name, ())
             row.append(f"{np.mean(values):,.2f} ± {np.std(values):,.2f} ({len(values)})" if values else "-")
-        stated = task.published[:1]
-        row += [published_figure(entry) for entry in stated] or ["-"]
+        row.append("-" if task.reference is None else task.reference.figure())
         rows.append(row)
     kind = (
         "evaluation return of the last step"
@@ -72,12 +70,6 @@ def print_returns(comparison: "Comparison") -> None:
     )
     print(f"Mean {kind} ± deviation over seeds (seeds)")
     print_table(["environment", *comparison.names, "published"], rows, numbers=[*comparison.names, "published"])
-
-
-def published_figure(entry: "Published") -> str:
-    deviation = "" if entry.deviation is None else f" ± {entry.deviation:,.2f}"
-    steps = "" if entry.steps is None else f", {entry.steps:,} steps"
-    return f"{entry.mean:,.2f}{deviation} ({entry.implementation}{steps})"
 
 
 def print_aggregates(comparison: "Comparison") -> None:

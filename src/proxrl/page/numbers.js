@@ -72,8 +72,10 @@ function quantile(sorted, share) {
  * curves read off at `most` points.
  */
 function bandOf(curves, smoothing, range, confidence, most) {
-  const start = Math.max(...curves.map((curve) => curve.x[0]));
   const end = Math.min(...curves.map((curve) => curve.x[curve.x.length - 1]));
+  // A run that has just begun may end before another's first point, which then has nothing to say there.
+  curves = curves.filter((curve) => curve.x[0] <= end);
+  const start = Math.max(...curves.map((curve) => curve.x[0]));
   const width = smoothing * end;
   if (curves.length === 1) {
     // One more on either side, so that the line goes on to the edge of the picture.
@@ -82,7 +84,7 @@ function bandOf(curves, smoothing, range, confidence, most) {
     const mean = windowMeans(curves[0], grid, width);
     return { x: grid, mean, low: mean, high: mean };
   }
-  const from = Math.max(Math.min(start, end), range[0]), to = Math.min(end, range[1]);
+  const from = Math.max(start, range[0]), to = Math.min(end, range[1]);
   if (to < from) return { x: [], mean: [], low: [], high: [] };
   const points = to > from ? most : 1;
   const grid = Array.from({ length: points }, (_, i) => (i === points - 1 ? to : from + ((to - from) * i) / (points - 1)));

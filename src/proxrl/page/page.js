@@ -168,6 +168,7 @@ async function ask(path) {
 async function poll() {
   try {
     const data = await ask("/data.json");
+    if (!data) throw new ServerGone();
     const changed = data.runs.filter((run) => state.details.get(run.id)?.version !== run.version);
     do {
       await Promise.all(changed.splice(0, RUNS_AT_ONCE).map(async (run) => {
@@ -181,11 +182,15 @@ async function poll() {
       render();
     } while (changed.length);
   } catch (error) {
-    if (!(error instanceof ServerGone)) throw error;
+    if (!(error instanceof ServerGone)) {
+      notice("gone", "This page could not be drawn; it is tried again.");
+      throw error;
+    }
     const seen = state.lastSeen ? `Last seen ${state.lastSeen.toLocaleTimeString()}` : "Never seen";
     notice("gone", `The server has stopped. ${seen}; it is tried again.`);
+  } finally {
+    setTimeout(poll, SECONDS_BETWEEN_POLLS * 1000);
   }
-  setTimeout(poll, SECONDS_BETWEEN_POLLS * 1000);
 }
 
 function notice(kind, text) {

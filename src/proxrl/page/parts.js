@@ -97,7 +97,7 @@ function overviewCards(runs) {
         ["best", formatNumber(meanOf(members.map((run) => run.best_return))), `highest mean return so far${each}`],
         ["steps", stepsText(steps / members.length, planned / members.length), `agent steps${each}`],
         ["time", formatTime(meanOf(members.map((run) => run.seconds))), `spent training${each}`],
-        ["steps/s", formatNumber(meanOf(members.map((run) => run.steps_per_second)), 3), `of all of training${each}`],
+        ["steps/s", formatNumber(meanOf(members.map((run) => run.steps_per_second)), 3), `of the last session${each}`],
       ]) {
         const pair = element("div", { title: note });
         pair.append(element("dt", {}, name), element("dd", {}, value));
