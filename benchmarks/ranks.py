@@ -12,6 +12,7 @@ that rank 0 spends exchanging messages, waiting for slower ranks included.
 import argparse
 import json
 import os
+import pickle
 import statistics
 import subprocess
 import sys
@@ -32,9 +33,24 @@ def train_as_rank(settings: dict[str, Any], out: Path) -> None:
     """One rank's part; the first one writes what was measured."""
     import proxrl
     from proxrl import launch
-    from proxrl.bench import MeasuredWorld
+    from proxrl.bench import TimedWorld
 
-    world = MeasuredWorld(launch.build_world(proxrl.Config()))
+    class CountedWorld(TimedWorld):
+        messages = bytes = 0
+
+        def sum_(self, tensor: Any) -> None:
+            self.count(tensor.nbytes)
+            super().sum_(tensor)
+
+        def gather(self, value: Any) -> list[Any]:
+            self.count(len(pickle.dumps(value)))
+            return super().gather(value)
+
+        def count(self, size: int) -> None:
+            self.messages += 1
+            self.bytes += size
+
+    world = CountedWorld(launch.build_world(proxrl.Config()))
     launch.build_world = lambda _: world  # type: ignore[assignment]
     marks: list[tuple[float, int, int, float, int]] = []
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from proxrl import checkpoint
 from proxrl.cli import main
 from proxrl.compare import chart, compare
 from proxrl.curves import RETURN
 from proxrl.errors import ProxRLError
-from proxrl.published import published
+from proxrl.published import published, reference
 
 
 def write_run(root: Path, env: str, name: str, seed: int, returns: list[float], **status: object) -> Path:
@@ -22,6 +23,7 @@ def write_run(root: Path, env: str, name: str, seed: int, returns: list[float], 
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     told = {"state": "finished", "step": 100 * len(returns), "planned_steps": 100 * len(returns), "mean_return": returns[-1]}
     (folder / "status.json").write_text(json.dumps({**told, "best_return": max(returns), **status}))
+    checkpoint.save(folder / "checkpoints/latest.safetensors", {}, {"step": 100 * len(returns)})
     return folder
 
 
@@ -99,18 +101,34 @@ def test_evaluations_count_if_all_runs_have_one_of_their_last_step(tmp_path: Pat
     found = compare([tmp_path])
     assert found.scored_by == "evaluation"
     assert found.tasks[0].returns == {"a": [300.0], "b": [300.0]}
-    evaluation["latest"]["step"] = 100  # of an earlier step: no longer what the run is
+    del evaluation["latest"]["stochastic"]
+    (two / "evaluations.json").write_text(json.dumps(evaluation))
+    assert compare([tmp_path]).scored_by == "training"
+    evaluation["latest"] |= {"step": 100, "stochastic": {"mean": 300.0}}  # of an earlier step: no longer what the run is
     (two / "evaluations.json").write_text(json.dumps(evaluation))
     assert compare([tmp_path]).scored_by == "training"
 
 
-def test_runs_of_one_name_in_two_places_contend_under_their_places(tmp_path: Path) -> None:
+def test_runs_of_one_name_in_two_places_contend_under_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = write_run(tmp_path / "old", "CartPole-v1", "ppo", 1, [20.0, 100.0])
     write_run(tmp_path / "new", "CartPole-v1", "ppo", 1, [20.0, 200.0])
-    found = compare([tmp_path / "old", tmp_path / "new"])
-    assert found.names == [f"{tmp_path / 'old'}: ppo", f"{tmp_path / 'new'}: ppo"]
+    monkeypatch.chdir(tmp_path)
+    expected = {"ppo (old)": [100.0], "ppo (new)": [200.0]}
+    assert compare(["old", "new"]).tasks[0].returns == expected
+    assert compare([tmp_path]).tasks[0].returns == expected  # a folder above both is no different
     seeds = write_run(tmp_path / "old", "CartPole-v1", "ppo", 2, [20.0, 300.0])
     assert compare([old, seeds]).tasks[0].returns == {"ppo": [100.0, 300.0]}  # seeds given one by one are one contender
+    write_run(tmp_path / "old", "Acrobot-v1", "ppo", 1, [-500.0, -100.0])
+    assert compare([tmp_path]).names == ["ppo (new)", "ppo (old)"]  # a contender in all its environments
+
+
+def test_a_contender_that_has_nothing_yet_costs_the_others_nothing(two: Path) -> None:
+    begun = write_run(two, "CartPole-v1", "c", 1, [1.0], mean_return=None)
+    (begun / "metrics.jsonl").write_text("")
+    found = compare([two])
+    assert found.names == ["a", "b"]
+    assert found.aggregates["mean"]["a"].value == pytest.approx(0.75)
+    assert any("no episode has finished yet: c" in note for note in found.notes)
 
 
 def test_unequal_seeds_environments_and_lengths_are_told(tmp_path: Path) -> None:
@@ -137,7 +155,7 @@ def test_an_environment_where_nothing_was_learnt_has_no_scale(tmp_path: Path) ->
 def test_nothing_to_compare_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match="no runs at"):
         compare([tmp_path])
-    (tmp_path / "config.toml").write_text('env = "E"\n')
+    (tmp_path / "config.toml").write_text('env = "E"\nname = "n"\n')
     with pytest.raises(ProxRLError, match="no run there has finished an episode"):
         compare([tmp_path])
 
@@ -147,6 +165,12 @@ def test_published_figures_are_found_under_every_name_of_a_task() -> None:
     assert (pong.implementation, pong.mean, pong.deviation, pong.steps) == ("cleanrl/ppo_atari", 20.36, 0.20, 10_000_000)
     assert published("CheetahRun-v1") == published("dm_control/cheetah-run-v0") != ()
     assert published("StarpilotEasy-v0")[0].env == "StarPilot (easy)"
+    assert len(set(published("BreakoutNoFrameskip-v4"))) == len(published("BreakoutNoFrameskip-v4"))
+    # The middle one of six between 211 and 430, and of two the one that states its steps.
+    assert reference("Breakout-v5") == published("Breakout-v5")[1]
+    assert reference("Breakout-v5").mean == 414.66  # type: ignore[union-attr]
+    assert reference("dm_control/ball_in_cup-catch-v0").steps == 8_000_000  # type: ignore[union-attr]
+    assert reference("NothingLikeThis-v0") is None
     assert published("NothingLikeThis-v0") == ()
     assert published("pong_v3") == ()  # what is published there is a length
     assert np.isfinite([entry.mean for entry in published("HalfCheetah-v4")]).all()

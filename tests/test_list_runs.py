@@ -1,6 +1,7 @@
 """`proxrl runs`: what is listed, and what a run that was killed is called."""
 
 import json
+import os
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,10 +68,34 @@ def test_evaluations_are_kept_by_checkpoint(tmp_path: Path) -> None:
     scores = {"deterministic": {"mean": 3.0}, "stochastic": {"mean": 2.5}}
     save_evaluation(folder, "best", 100, 5, scores)
     save_evaluation(folder, "latest", 200, 5, scores)
+    assert folder.checkpoint_step() == 200
     assert read_evaluations(folder).keys() == {"best", "latest"}
     assert summarise(folder).evaluated_score == 2.5
+    (folder.checkpoint_path("latest")).write_bytes(b"cut")
+    assert folder.checkpoint_step() is None
+    assert summarise(folder).evaluated_score is None
     folder.evaluations_path.write_text("{")
     assert summarise(folder).evaluated_score is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may become another user")
+def test_a_killed_run_of_another_user_is_not_taken_for_running(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path, "Own-v0", "ppo", 1, [1.0], state="running"))
+    (folder.path / "run.lock").write_text("1")
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == 0 and "pytest" in str(path):
+            path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        assert summarise(folder).state == "stopped"
+    finally:
+        os.seteuid(0)
+
+
+def test_odd_values_in_a_status_hide_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, "Own-v0", "good", 1, [1.0])
+    write_run(tmp_path, "Own-v0", "odd", 1, [1.0], step=None, mean_return="x", planned_steps=[], updated="yesterday")
+    assert {row[1] for row in rows(capsys, str(tmp_path))[1:]} == {"good", "odd"}
 
 
 def test_eval_keeps_its_scores_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

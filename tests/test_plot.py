@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +49,8 @@ def test_a_band_is_the_mean_of_its_seeds_as_far_as_all_of_them_go() -> None:
 
 def test_a_run_that_has_just_begun_does_not_break_the_band() -> None:
     found = band([line([100, 200], [5, 7]), line([10], [1])])
-    assert found.x.tolist() == [10]
-    assert np.isfinite(found.mean).all()
+    # The other has no point there: it is not 0, it says nothing.
+    assert (found.x.tolist(), found.mean.tolist(), found.low.tolist(), found.seeds) == ([10], [1], [1], 1)
 
 
 def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
@@ -115,6 +117,33 @@ def test_text_is_a_sparkline_with_its_ends(runs: Path, capsys: pytest.CaptureFix
     assert "after 1.0 minutes of training" in as_text({"env": {RETURN: [band([line([1, 60], [0, 1])])]}}, "time")
 
 
+def test_runs_of_one_name_in_two_places_are_two_lines_and_a_run_given_twice_is_one(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs, tmp_path / "other")
+    bands = collect_bands([runs, tmp_path / "other"])["CartPole-v1"][RETURN]
+    assert [(line.name, line.seeds) for line in bands] == [
+        (f"ppo ({runs / 'CartPole-v1/ppo'})", 2),
+        (f"ppo ({tmp_path / 'other/CartPole-v1/ppo'})", 2),
+    ]
+    monkeypatch.chdir(runs)
+    (twice,) = collect_bands(["CartPole-v1", runs])["CartPole-v1"][RETURN]
+    assert (twice.name, twice.seeds) == ("ppo", 2)
+
+
+def test_a_folder_of_another_program_is_no_run_and_a_broken_one_hides_no_other(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    for name, text in (("other", "[build]\njobs = 2\n"), ("broken", "[")):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "config.toml").write_text(text)
+    assert [run.path.name for run in find_runs([tmp_path])] == ["seed1", "seed2"]
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "broken is left out" in told
+
+
 def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match="no runs at"):
         plot([tmp_path], tmp_path / "curves.png")
@@ -122,6 +151,12 @@ def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
         plot([runs], tmp_path / "curves.png", ["charts/nothing"])
     with pytest.raises(ProxRLError, match="can't write"):
         plot([runs], tmp_path / "missing/curves.png")
+    with pytest.raises(ProxRLError, match="no format 'doc'"):
+        plot([runs], tmp_path / "curves.doc")
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ProxRLError, match="it is not a file"):
+        plot([runs], tmp_path / "pipe.png")
+    assert (tmp_path / "pipe.png").is_fifo()
     with pytest.raises(ProxRLError, match="--smoothing is 1"):
         plot([runs], tmp_path / "curves.png", smoothing=1)
 

@@ -50,9 +50,12 @@ def test_ten_commands_lead_from_nothing_to_an_exported_agent(checkout: Path, scr
     assert re.search(r"^deterministic +return \d", done.stdout, re.M)
     run = checkout / "runs/CartPole-v1/ppo/seed1"
     assert (run / "evaluations.json").exists()
-    assert (checkout / "cartpole.mp4").read_bytes()[4:8] == b"ftyp"
+    (video,) = (run / "videos").iterdir()
+    assert video.read_bytes()[4:8] == b"ftyp"
     assert (checkout / "runs/CartPole-v1/ppo/seed2/checkpoints/latest.safetensors").exists()
-    assert "CartPole-v1" in (checkout / "report.html").read_text()
+    page = (checkout / "report.html").read_text()
+    assert "CartPole-v1" in page
+    assert "data:video/mp4;base64," in page
     assert {path.name for path in (run / "export").iterdir()} == {"policy.onnx", "README.md", "settings.toml"}
 
 

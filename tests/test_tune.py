@@ -374,7 +374,8 @@ def both_train(study: Path) -> bool:
 def test_a_killed_study_resumes_and_leaves_no_process_behind(tmp_path: Path) -> None:
     study = tmp_path / "studies/tune_envs-Lever/tune"
     words = ("tune", LEVER, "--trials", "3", "--workers", "2", "--total-steps", "400", *SMALL)
-    process = start(*words, cwd=tmp_path, LEVER_SECONDS="0.01")
+    # So slow that neither trial ends before the kill; what resumes them is not slowed.
+    process = start(*words, cwd=tmp_path, LEVER_SECONDS="0.2")
     wait_for(lambda: both_train(study))
     second = run(*words, cwd=tmp_path)
     assert second.returncode == 2

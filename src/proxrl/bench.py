@@ -1,6 +1,5 @@
 """How fast does this machine train? Some seconds of a real run in a folder that is thrown away, and where its time goes."""
 
-import pickle
 import tempfile
 import time
 from collections.abc import Callable
@@ -57,27 +56,20 @@ class Timed:
         return getattr(self._inner, name)
 
 
-class MeasuredWorld:
-    """A world that counts what goes through it, and the time that takes, waiting for slower ranks included."""
+class TimedWorld:
+    """A world whose messages are timed, waiting for slower ranks included."""
 
     def __init__(self, world: World) -> None:
         self.world, self.stopwatch = world, Stopwatch()
-        self.messages = self.bytes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.world, name)
 
     def sum_(self, tensor: Tensor) -> None:
-        self._count(tensor.nbytes)
         self.stopwatch.time(self.world.sum_, tensor)
 
     def gather(self, value: Any) -> list[Any]:
-        self._count(len(pickle.dumps(value)))
         return self.stopwatch.time(self.world.gather, value)
-
-    def _count(self, size: int) -> None:
-        self.messages += 1
-        self.bytes += size
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ def bench(config: Config, seconds: float, env: EnvLike | None = None) -> Speed:
         stack.enter_context(arithmetic(config))
         world = build_world(config)
         stack.enter_context(ending_together(world, debug=False))
-        measured: Any = MeasuredWorld(world)
+        measured: Any = TimedWorld(world)
         envs, device = share(config.num_envs, world), build_device(config.device, config.device_ids, world)
         pool = agreed(world, lambda: build_environments(config, env or config.env, len(envs), envs.start, world), debug=False)
         stack.callback(pool.close)

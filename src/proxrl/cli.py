@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import io
 import itertools
 import os
 import sys
@@ -74,6 +75,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 done, 1 unexpected error, 2 bad input, 128 + n stopped by signal n."""
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a pipe on Windows can't say "±", and that is no reason to fail
+            stream.reconfigure(errors="replace")
     try:
         code = dispatch(words)
         sys.stdout.flush()

@@ -1,8 +1,8 @@
 """Which settings are better? Scores of runs side by side, aggregated over environments and seeds by rliable.
 
 A score of 0 is the return of the untrained policy, which is what a run's first episodes give; 1 is the published return of the
-environment, the middle one of several, or where there is none the best mean among those compared. So environments with rewards of any size can be put
-together.
+environment, the middle one of several, or where there is none the best mean among those compared. So environments with rewards
+of any size can be put together.
 """
 
 import itertools

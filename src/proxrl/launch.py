@@ -7,14 +7,11 @@ import os
 import shlex
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from proxrl import ppo
@@ -37,10 +34,9 @@ from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.session import WINDOW, Saved, Session, check_restorable, told
 from proxrl.settings import toml_value
+from proxrl.signals import stopping_signals
 from proxrl.world.api import World, agreed
 from proxrl.world.launcher import is_for_this_rank_to_tell
-
-SECONDS_OF_ONE_SIGTERM = 5.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,8 @@ def run(
         stack.callback(display.close)
         evaluate = stack.enter_context(evaluator(env, parts))
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks, capture)
-        received = stack.enter_context(stopping_signals(session, quiet, several=world.size > 1))
+        message = "" if quiet else "stopping after this iteration"
+        received = stack.enter_context(stopping_signals(message, session.request_stop, several=world.size > 1))
         display.start(opening(config, path, start_step, world))
         if config.compile:
             display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")
@@ -326,37 +323,3 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
     finally:
         for environments in kept:
             environments.close()
-
-
-@contextmanager
-def stopping_signals(session: Session, quiet: bool, several: bool) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM asks the session to stop after this iteration; a second one does not wait.
-
-    A second SIGTERM to one of several ranks is no impatience if it comes at once: Slurm sends it to every process, and torchrun
-    passes its own on to its ranks.
-    """
-    received: list[int] = []
-    received_at = 0.0
-
-    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
-        nonlocal received_at
-        if received and several and number == signal.SIGTERM and time.monotonic() - received_at < SECONDS_OF_ONE_SIGTERM:
-            return
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        received_at = time.monotonic()
-        session.stop_requested = True
-        if not quiet:
-            # Straight to the stream: the display may be in the middle of drawing.
-            with suppress(OSError, ValueError):  # a stream without a file behind it
-                os.write(sys.stderr.fileno(), b"stopping after this iteration; once more stops at once\n")
-
-    # Only the main thread may install handlers; elsewhere the program around us decides.
-    main = threading.current_thread() is threading.main_thread()
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM) if main}
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

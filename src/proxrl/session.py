@@ -64,6 +64,9 @@ class Session:
         self.saved_step = -1
         self._begin(saved)
 
+    def request_stop(self) -> None:
+        self.stop_requested = True
+
     @property
     def mean_return(self) -> float | None:
         return float(np.mean([episode.total_reward for episode in self.recent])) if self.recent else None

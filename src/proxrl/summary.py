@@ -100,12 +100,12 @@ def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, sc
 
 def current_evaluation(folder: RunFolder, checkpoint: str = "latest") -> dict[str, Any] | None:
     """The kept scores of a checkpoint, if they are of the step that it now has."""
-    scores = read_evaluations(folder).get(checkpoint)
+    scores: Any = read_evaluations(folder).get(checkpoint)
     try:
-        whole = [float(scores[kind]["mean"]) for kind in ("deterministic", "stochastic")]
+        _ = [float(scores[kind]["mean"]) for kind in ("deterministic", "stochastic")]
+        return dict(scores) if scores["step"] == folder.checkpoint_step(checkpoint) else None
     except (TypeError, KeyError, ValueError):
         return None
-    return scores if whole and scores.get("step") == folder.checkpoint_step(checkpoint) else None
 
 
 def read_evaluations(folder: RunFolder) -> dict[str, Any]:

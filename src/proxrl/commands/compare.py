@@ -17,8 +17,8 @@ Returns of runs side by side with published ones, and aggregate scores by rliabl
   proxrl compare runs/CartPole-v1/ppo runs/CartPole-v1/wide --out compare.svg
 
 Runs of one name contend together. In the aggregates 0 is the untrained policy and 1 the published return (the middle one of
-several; where there is none, the best mean of those compared). IQM: the mean of the middle half of all scores. Optimality gap: how far scores stay below 1.
-Probability of improvement: how often a run of one is better than a run of the other.
+several; where there is none, the best mean of those compared). IQM: the mean of the middle half of all scores. Optimality gap:
+how far scores stay below 1. Probability of improvement: how often a run of one is better than a run of the other.
 """
 
 

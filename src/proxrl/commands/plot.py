@@ -1,6 +1,5 @@
 """`proxrl plot`"""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ def run(options: dict[str, Any]) -> int:
 
     chosen = options["runs"], list(dict.fromkeys(options["metric"])), options["x"], options["smoothing"]
     if options["text"]:
-        text, encoding = as_text(collect_bands(*chosen), options["x"]), sys.stdout.encoding or "utf-8"
-        print(text.encode(encoding, errors="replace").decode(encoding))
+        print(as_text(collect_bands(*chosen), options["x"]))
         return 0
     places, metrics, by, smoothing = chosen
     print(f"Wrote {plot(places, options['out'], metrics, by, smoothing)}")

@@ -44,8 +44,7 @@ class Display:
         if self._live is not None:
             self._live.console.print(Text(text), soft_wrap=True)
         else:
-            encoding = getattr(self._stream, "encoding", None) or "utf-8"
-            print(text.encode(encoding, errors="replace").decode(encoding), file=self._stream, flush=True)
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         if self._live is not None:

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ class Running:
     index: int
     part: int = 0
     value: float | None = None
-    began: float = field(default_factory=time.monotonic)
 
 
 @dataclass

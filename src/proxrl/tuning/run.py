@@ -1,16 +1,11 @@
 """A study from its first trial, or where it was left, to its last. Behind `proxrl.tune` and the command."""
 
 import contextlib
-import os
 import shlex
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
@@ -18,11 +13,13 @@ from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError
 from proxrl.imports import name_of
 from proxrl.resolve import Resolved, resolve
+from proxrl.runs import one_line_errors, replacing
 from proxrl.settings import parse_value, toml_value
+from proxrl.signals import stopping_signals
 from proxrl.tuning.display import Display
 from proxrl.tuning.outcome import settings_of, table, write_preset
 from proxrl.tuning.pool import Pool, Running, Worker
-from proxrl.tuning.space import Space, load_space
+from proxrl.tuning.space import Space, load_space, starting_point
 from proxrl.tuning.study import INDEX, NOTE, PARTS, Study, StudyFolder, require_optuna
 from proxrl.tuning.worker import Done, Failed, Lost, Message, Report, Stopped, Task
 from proxrl.world.launcher import launched
@@ -91,10 +88,19 @@ def tune(
     budget = share if total_steps is None else parse_value("total_steps", total_steps)
     base = start.config.replace(total_steps=budget, seed=parse_value("seed", seed)).validate()
     with StudyFolder(Path(studies_dir), env_name, study) as folder:
+        text = Path(preset).read_bytes() if preset and preset.endswith(".toml") else None
         if clobber:
             folder.delete()
+        if text is not None:
+            # Every trial reads it again, and it may be changed meanwhile, or lie where --clobber deletes.
+            with one_line_errors("write", folder.start), replacing(folder.start) as temporary:
+                temporary.write_bytes(text)
+            preset = str(folder.start)
         kept = Study(folder, definition_of(base, space, seeds), space, base, base.seed, prune)
-        with stopping_signals(quiet) as received, contextlib.closing(Display(trials, seeds, len(kept.done()), quiet)) as display:
+        with (
+            stopping_signals("" if quiet else "stopping") as received,
+            contextlib.closing(Display(trials, seeds, len(kept.done()), quiet)) as display,
+        ):
             best = folder.best if out is None else Path(out)
             tuning = Tuning(kept, display, start, settings, preset, seeds, trials, best)
             tuning.go_on(workers, received, timeout)
@@ -109,6 +115,12 @@ def definition_of(base: Config, space: Space, seeds: int) -> dict[str, str]:
     if "num_minibatches" not in space and "minibatch_size" not in space:
         fixed["--num-minibatches"] = str(base.num_minibatches)
     return fixed | {"--seeds": str(seeds)} | {f"the search of {name}": str(dimension) for name, dimension in space.items()}
+
+
+def outside_the_space(space: Space, base: Config) -> str:
+    """A line about what the first trial can't take from the preset."""
+    names = [name for name in space if name not in starting_point(space, base)]
+    return f"\nThe first trial draws {', '.join(names)}: the preset's own lies outside what is varied" if names else ""
 
 
 class Tuning:
@@ -134,6 +146,7 @@ class Tuning:
         self.display.message(
             f"Tuning {base.env} in {self.trials} trials, each {self.runs} of {base.total_steps:,} steps;"
             f" score: {MEASURE}\nVaries {', '.join(self.study.space)}\nStudy {self.study.folder.path}"
+            + outside_the_space(self.study.space, base)
             + (f"\nGoing on after {done} trials; --clobber starts over" if done else "")
         )
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -245,26 +258,3 @@ class Tuning:
             settings_of(self.study, ranked[0]) if ranked else {},
             number,
         )
-
-
-@contextlib.contextmanager
-def stopping_signals(quiet: bool) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM lets the workers save; a second one does not wait."""
-    received: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        if not quiet:
-            with contextlib.suppress(OSError, ValueError):  # a stream without a file behind it
-                os.write(sys.stderr.fileno(), b"stopping; once more stops at once\n")
-
-    # Only the main thread may install handlers; elsewhere the program around us decides.
-    main = threading.current_thread() is threading.main_thread()
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM) if main}
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

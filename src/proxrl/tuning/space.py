@@ -118,7 +118,7 @@ def read_dimension(name: str, entry: Any, where: str) -> Dimension:
     keys = set(entry) if isinstance(entry, dict) else set()
     if keys == {"choices", "source"} and isinstance(entry["choices"], list) and entry["choices"]:
         values = tuple(_checked(name, value, where) for value in entry["choices"])
-        return Choices(tuple(dict.fromkeys(values)))
+        return Choices(tuple({toml_value(value): value for value in values}.values()))
     if keys - {"scale"} != {"low", "high", "source"}:
         forms = '{ low = ..., high = ..., scale = "log", source = "..." } or { choices = [...], source = "..." }'
         raise ProxRLError(f"{where} must give {name} as {forms}")

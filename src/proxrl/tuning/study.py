@@ -35,6 +35,7 @@ class StudyFolder:
         self.name = name
         self.path = studies_dir / folder_name(env) / name
         self.database, self.best, self.runs = self.path / "study.sqlite3", self.path / "best.toml", self.path / "runs"
+        self.start = self.path / "start.toml"  # the preset file that the study began with, whatever becomes of the file
         self._trials = self.runs / folder_name(env)
         self._lock: IO[bytes] | None = None
 
@@ -53,10 +54,12 @@ class StudyFolder:
 
     def delete(self) -> None:
         with one_line_errors("delete the study in", self.path):
-            for path in (*self.path.glob("study.sqlite3*"), *self.path.glob("worker-*.log"), self.best):
-                path.unlink(missing_ok=True)
+            # The trials first: without the database, a new study would go on with runs of the old one.
             for path in self._trials.glob("trial-*"):
                 shutil.rmtree(path)
+            databases = [self.path / f"{self.database.name}{ending}" for ending in ("", "-journal", "-wal", "-shm")]
+            for path in (*databases, *self.path.glob("worker-*.log"), self.best, self.start):
+                path.unlink(missing_ok=True)
 
 
 class Study:
@@ -120,7 +123,7 @@ class Study:
             waiting = self._in_state("WAITING")
             index = waiting[0].user_attrs[INDEX] if waiting else len(self.trials())
             if not waiting:
-                # The first is the preset as it is: what comes out is then no worse than it, by the same measure.
+                # The first is the preset, as far as it lies within what is varied.
                 self.study.enqueue_trial(starting_point(self.space, self.base) if index == 0 else {}, {INDEX: index})
             # Of a stream of its own, so that a study that was interrupted draws what it would have drawn.
             self.study.sampler = optuna.samplers.TPESampler(seed=integer_seed(self.seed, Purpose.TRIAL, index))

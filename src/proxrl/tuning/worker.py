@@ -80,8 +80,11 @@ class Reporter(Callback):
         # At the end there is nothing left to save.
         if self._part < part < PARTS and value is not None:
             self._part = part
-            self._study.send(Report(self._first + part, value))
-            self.pruned = session.stop_requested = self._study.recv()
+            try:
+                self._study.send(Report(self._first + part, value))
+                self.pruned = session.stop_requested = self._study.recv()
+            except (EOFError, OSError):  # the study is closing: save, and end
+                session.stop_requested = True
 
 
 def work(study: Connection, life: Connection, threads: int | None, log: Path) -> None:
