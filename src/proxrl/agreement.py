@@ -55,7 +55,7 @@ def _distance(one: NDArray[Any], other: NDArray[Any], space: gymnasium.Space | N
     if one.shape != other.shape or one.dtype != other.dtype:
         return np.inf
     first, second = one.astype(np.float64), other.astype(np.float64)
-    scale = np.maximum(1, np.abs(second))
+    scale = np.maximum(1, np.abs(second, where=np.isfinite(second), out=np.ones_like(second)))
     if isinstance(space, spaces.Box):
         reach = space.high.astype(np.float64) / 2 - space.low.astype(np.float64) / 2
         scale = np.maximum(scale, np.where(np.isfinite(reach), reach, 1))

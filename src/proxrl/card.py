@@ -162,15 +162,16 @@ def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
         return []
     if "flatten" in preparation:
         return [
-            f"The observation is one vector: the entries of the Dict that EnvPool's {_code(task_name(env))} gives, each flattened,"
-            " one after the other in the order of their keys, as float32."
+            f"The observation is one vector: the entries of the Dict that EnvPool's {_code(task_name(env))} gives, each"
+            " flattened, one after the other in the order of their keys, as float32."
         ]
     return [
-        "The observation is not the game's screen but a stack of the last pictures, the newest last, of zeros before a game's first."
-        " An action is held for `frame_skip` frames; a picture is made of the last two of them, pixel by pixel the brighter"
-        " (`max_pool`), without colours (`grayscale`; otherwise red, green and blue are planes of their own), and resized to"
-        " `screen_size` pixels each way by area. A game begins with up to `noop_max` idle frames, and with fire where nothing moves"
-        " without (`fire_reset`), also after a lost life. With `episodic_life` a lost life ended an episode in training.",
+        "The observation is not the game's screen but a stack of the last `frame_stack` pictures, the newest last, and of zeros"
+        " before a game's first. An action is held for `frame_skip` frames. A picture is made of the last two of them, pixel by"
+        " pixel the brighter (`max_pool`), without colours (`grayscale`; otherwise red, green and blue are planes of their own),"
+        " and resized to `screen_size` pixels each way by area. A game begins with up to `noop_max` idle frames, and with fire"
+        " where nothing moves without (`fire_reset`), as it goes on after a lost life. With `episodic_life` a lost life ended an"
+        " episode in training.",
         table(("prepared by", "value"), ((name, toml_value(value)) for name, value in preparation.items())),
     ]
 
