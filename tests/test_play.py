@@ -81,7 +81,7 @@ def test_without_a_display_it_says_what_to_use(cartpole: Path, monkeypatch: pyte
     for driver in ("dummy", "offscreen"):  # which draw, but show nothing
         monkeypatch.setenv("SDL_VIDEODRIVER", driver)
         with pytest.raises(ProxRLError, match="there is no display"):
-            proxrl.play(cartpole)
+            proxrl.play(cartpole, episodes=1, fps=1000)
     monkeypatch.delenv("DISPLAY")
     monkeypatch.setenv("SDL_VIDEODRIVER", "kmsdrm")
     assert has_display()
