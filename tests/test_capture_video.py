@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 import proxrl
+from commands import SMALL as COMMAND_SMALL
 from commands import assert_same_checkpoint, metrics
+from proxrl import capture
 from proxrl.errors import ProxRLError
 from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.video import PREVIEW_FRAMES, PREVIEW_WIDTH, VideoWriter, preview
+from ranks import run_ranks_by
 from videos import SMALL, assert_moving_pictures, decode
 
 pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
@@ -115,6 +118,51 @@ def test_a_video_that_fails_later_does_not_end_the_run(tmp_path: Path, capsys: p
     assert result.finished
     assert "step 16: no video: every picture is of one colour" in capsys.readouterr().out
     assert list(result.path.glob("videos/*")) == []
+
+
+class Failing(Listener):
+    def log_video(self, step: int, path: Path) -> None:
+        raise ValueError("no room left\nat all")
+
+
+def test_a_logger_that_fails_does_not_keep_the_video_from_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listener = Listener()
+    settings = {"runs_dir": tmp_path, "tensorboard": False, "capture_video": 1, **SMALL}
+    result = proxrl.train("film_envs:Walk", loggers=[Failing(), listener], **settings)
+    out = capsys.readouterr().out
+    assert f"step 16: recorded {result.path / 'videos/step-16.mp4'}, return 5.0" in out
+    assert "step 16: the video was not logged by Failing: ValueError: no room left" in out
+    assert "no video" not in out
+    assert listener.videos == [(16, result.path / "videos/step-16.mp4")]
+
+
+def test_whatever_fails_in_a_capture_is_told_and_the_next_one_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = capture.film, []
+
+    def film(*words: Any) -> Any:
+        calls.append(words)
+        if len(calls) == 1:
+            raise MemoryError("pictures are too large")
+        return whole(*words)
+
+    monkeypatch.setattr(capture, "film", film)
+    settings = {"runs_dir": tmp_path, "tensorboard": False, "capture_video": 1, **SMALL, "total_steps": 32}
+    result = proxrl.train("film_envs:Walk", **settings)
+    assert result.finished
+    assert "step 16: no video: MemoryError: pictures are too large" in capsys.readouterr().out
+    assert [path.name for path in result.path.glob("videos/*")] == ["step-32.mp4"]
+
+
+def test_of_two_ranks_the_first_records(tmp_path: Path) -> None:
+    words = ("train", "CartPole-v1", *COMMAND_SMALL, "--total-steps", "64", "--capture-video", "1", "--no-tensorboard")
+    done = run_ranks_by("torchrun", 2, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs/CartPole-v1/ppo/seed1"
+    assert sorted(path.name for path in run.glob("videos/*")) == ["step-32.mp4", "step-64.mp4"]
+    assert [done.stdout.count(f"step {step}: recorded") for step in (32, 64)] == [1, 1]
+    assert_moving_pictures(decode(run / "videos/step-64.mp4").frames)
 
 
 def test_a_long_video_has_a_short_preview(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 import proxrl
 from any_space import random_mask
 from own_parts import TwoRooms
-from proxrl import checkpoint, export
-from proxrl.card import front_matter
+from proxrl import agreement, checkpoint, export
+from proxrl.agreement import largest_difference
+from proxrl.card import front_matter, observation_preparation
 from proxrl.cli import main
 from proxrl.collect.normalize import RunningMoments
 from proxrl.config import Config
@@ -31,7 +32,7 @@ from proxrl.export import export_policy
 from proxrl.masks import total_choices
 from proxrl.policy.networks import make_policy
 from proxrl.runs import RunFolder, find_runs
-from proxrl.settings import save_toml
+from proxrl.settings import load_toml, save_toml
 from proxrl.spaces import Masked, space_to_json, space_tree
 from proxrl.summary import read_evaluations
 
@@ -213,11 +214,13 @@ def test_the_command_writes_a_whole_folder(runs: Path, capsys: pytest.CaptureFix
     run = next(iter((runs / "CartPole-v1").glob("*/seed1")))
     assert main(["export", str(run), "--episodes", "4"]) == 0
     printed = capsys.readouterr()
-    assert re.search(r"Wrote \S+policy.onnx of step 512; it differs from the policy by \d\.\de-0[6-9]", printed.out)
+    told = re.search(r"Wrote \S+policy.onnx of step 512; it differs from the policy by (\S+) at most", printed.out)
+    assert told is not None
+    assert float(told[1]) < 1e-5
     assert printed.err == ""
     folder = run / "export"
     assert {path.name for path in folder.iterdir()} == {"policy.onnx", "README.md", "settings.toml"}
-    assert (folder / "settings.toml").read_bytes() == (run / "config.toml").read_bytes()
+    assert load_toml(folder / "settings.toml") == RunFolder(run).config()
     assert len(find_runs([runs])) == 2  # the copy is not taken for a run
 
     agent = proxrl.load(run)
@@ -309,11 +312,81 @@ def test_what_torch_cannot_export_is_named(tmp_path: Path) -> None:
     assert not (run / "export" / "policy.onnx").exists()
 
 
-def test_scores_that_cannot_be_had_leave_the_policy(tmp_path: Path) -> None:
+def test_without_scores_nothing_is_replaced(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "gpu")  # trained on another machine, and its environment is not here
-    with pytest.raises(ProxRLError, match=r"policy\.pt2 is written, but its scores are not known: .*--episodes 0"):
+    with pytest.raises(ProxRLError, match=r"nothing is written, since the scores are not known: .*--episodes 0"):
         export_policy(run, format="pt2")
-    assert (run / "export" / "policy.pt2").exists()
+    assert list((run / "export").iterdir()) == []
+    export_policy(run, format="pt2", episodes=0)
+    before = {path: path.read_bytes() for path in (run / "export").iterdir()}
+    save_toml(RunFolder(run).config().replace(gamma=0.5), run / "config.toml")
+    with pytest.raises(ProxRLError, match="nothing is written"):
+        export_policy(run, format="pt2")
+    assert {path: path.read_bytes() for path in (run / "export").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["settings.toml", "policy.pt2", "README.md"])
+def test_files_of_others_are_not_replaced(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "run", "own")
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ProxRLError, match=rf"{name} was not written by 'proxrl export'; give another folder by --out"):
+        export_policy(run, format="pt2", out=tmp_path, episodes=0)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", name}
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_what_is_not_a_number_disagrees(tmp_path: Path) -> None:
+    agent = proxrl.load(make_run(tmp_path / "run", "own"))
+    deployed = export.deploy(agent)
+
+    def answer(inputs: dict[str, Any]) -> dict[str, Any]:
+        return {name: value.numpy() for name, value in deployed(*map(torch.from_numpy, inputs.values())).items()}
+
+    def spoilt(inputs: dict[str, Any]) -> dict[str, Any]:
+        outputs = answer(inputs)
+        outputs["value"][-1] = np.nan
+        return outputs
+
+    assert largest_difference(agent, deployed, answer) < 1e-5
+    assert np.isnan(largest_difference(agent, deployed, spoilt))
+
+
+def test_infinities_that_are_the_same_agree() -> None:
+    masked = np.array([[0.0, -np.inf]], F)
+    assert agreement._distance(masked, masked.copy()) == 0
+    assert agreement._distance(masked, -masked) == np.inf
+
+
+def test_keys_of_loggers_and_callbacks_are_not_published(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "own")
+    changes = {"logger": "my_logs:Remote", "logger_kwargs": {"api_key": "s3cret"}}
+    changes |= {"callback": "my_calls:Post", "callback_kwargs": {"token": "s3cret"}}
+    save_toml(RunFolder(run).config().replace(**changes), run / "config.toml")
+    exported = export_policy(run, format="pt2", episodes=0)
+    for path in exported.path.parent.iterdir():
+        assert not re.search(rb"s3cret|api_key|my_logs|my_calls", path.read_bytes()), path.name
+    published = load_toml(exported.path.parent / "settings.toml")
+    assert published == RunFolder(run).config().replace(logger=None, logger_kwargs={}, callback=None, callback_kwargs={})
+    assert "`hidden_sizes` |" in exported.card.read_text()
+
+
+def test_how_observations_are_prepared_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "nature")
+    config = RunFolder(run).config().replace(env="ALE/Pong-v5", frame_skip=5, noop_max=7)
+    save_toml(config, run / "config.toml")
+    exported = export_policy(run, format="pt2", episodes=0)
+    extra = {"proxrl.json": ""}
+    torch.export.load(exported.path, extra_files=extra)
+    told = json.loads(json.loads(extra["proxrl.json"])["observation_preparation"])
+    expected = {"frame_skip": 5, "noop_max": 7, "frame_stack": 4, "grayscale": True, "screen_size": 84, "fire_reset": True}
+    assert told | expected == told
+    card = exported.card.read_text()
+    assert "observations as the environment gives them" not in card
+    assert "the newest last" in card
+    assert all(f"| `{name}` | `{json.dumps(value)}` |" in card for name, value in told.items())
+    assert observation_preparation(Config(env="CartPole-v1")) == {}
+    assert observation_preparation(Config(env="not_here:env")) == {}
+    assert observation_preparation(Config(env="dm_control/cheetah-run-v0")) == {"flatten": "in the order of the keys"}
 
 
 def test_starting_over_removes_what_was_exported(tmp_path: Path) -> None:
@@ -323,3 +396,13 @@ def test_starting_over_removes_what_was_exported(tmp_path: Path) -> None:
     with RunFolder(run) as folder:
         folder.create(folder.config(), clobber=True)
     assert [path.name for path in (run / "export").iterdir()] == ["notes.txt"]
+
+
+def test_starting_over_leaves_an_export_folder_of_the_users_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "own")
+    (run / "export").mkdir()
+    for name in ("README.md", "settings.toml", "policy.onnx"):
+        (run / "export" / name).write_text("mine")
+    with RunFolder(run) as folder:
+        folder.create(folder.config(), clobber=True)
+    assert {path.name for path in (run / "export").iterdir()} == {"README.md", "settings.toml", "policy.onnx"}

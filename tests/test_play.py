@@ -13,12 +13,16 @@ from commands import run as run_command
 from commands import start, wait_for
 from proxrl.agent import load
 from proxrl.errors import ProxRLError
+from proxrl.gl import has_display
 from proxrl.recording import acted, opened, until
 from screens import Screen
 from videos import SMALL, train
 
 pytest.importorskip("pygame", reason="a window needs pygame-ce")
 pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
+
+# What is compared with the screen: at one frame a second, longer than anybody waits.
+EPISODES = 4
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +33,12 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def frames_of(run: Path, seed: int) -> list[NDArray[np.uint8]]:
     agent = load(run)
     with opened(agent, None, "play") as stage:
-        return [frame for moment in until(acted(stage, agent, seed, False), 1, None) for frame in moment.frames]
+        return [frame for moment in until(acted(stage, agent, seed, False), EPISODES, None) for frame in moment.frames]
 
 
 def test_the_window_shows_the_episode_and_escape_closes_it(cartpole: Path, screen: Screen, tmp_path: Path) -> None:
     frames = frames_of(cartpole, seed=4)
-    process = start("play", str(cartpole), "--seed", "4", "--fps", "4", cwd=tmp_path, **screen.environment)
+    process = start("play", str(cartpole), "--seed", "4", "--fps", "1", cwd=tmp_path, **screen.environment)
     try:
         wait_for(lambda: screen.tool("search", "--pid", str(process.pid)))
         window = screen.tool("search", "--pid", str(process.pid)).split()[0]
@@ -72,6 +76,15 @@ def test_without_a_display_it_says_what_to_use(cartpole: Path, monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ProxRLError, match=f"use proxrl record {cartpole}, which writes a video"):
         proxrl.play(cartpole)
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert has_display()
+    for driver in ("dummy", "offscreen"):  # which draw, but show nothing
+        monkeypatch.setenv("SDL_VIDEODRIVER", driver)
+        with pytest.raises(ProxRLError, match="there is no display"):
+            proxrl.play(cartpole, episodes=1, fps=1000)
+    monkeypatch.delenv("DISPLAY")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "kmsdrm")
+    assert has_display()
 
 
 def test_a_display_that_does_not_answer(cartpole: Path, tmp_path: Path) -> None:

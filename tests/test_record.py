@@ -1,7 +1,11 @@
 """Recorded videos, decoded again: as long as what was played, with something on them, in every family."""
 
 import importlib.util
+import io
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +15,56 @@ import pytest
 
 import film_envs
 import proxrl
+from commands import children, is_alive, start, wait_for
 from commands import run as run_command
+from proxrl.config import Config
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
-from proxrl.gl import choose_mujoco_gl
-from proxrl.recording import checked_out
-from proxrl.video import enlarged
+from proxrl.gl import choose_mujoco_gl, may_need_mujoco_gl
+from proxrl.recording import acted, checked_out, film, opened, until
+from proxrl.runs import RunFolder
+from proxrl.stage import open_stage
+from proxrl.video import PREVIEW_FRAMES, VideoWriter, count_frames, enlarged, preview
 from videos import PIXELS, SMALL, assert_moving_pictures, decode, train
 
 pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
 Runs = Callable[..., Path]
+
+
+class Empty(film_envs.Walk):
+    def render(self) -> Any:
+        return np.zeros((0, 0, 3), np.uint8)
+
+
+class Told(film_envs.Walk):
+    """Its speed is what it was told."""
+
+    def __init__(self, render_mode: str | None = None, fps: Any = 30) -> None:
+        super().__init__(render_mode)
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
+
+
+class Drawn(film_envs.Walk):
+    """Takes no render_mode, but has one."""
+
+    def __init__(self, colour: int = 255) -> None:
+        super().__init__("rgb_array", colour)
+
+
+def passes_on(**kwargs: Any) -> Drawn:
+    return Drawn(**kwargs)
+
+
+class Hiccup(film_envs.Walk):
+    """The fifth picture fails."""
+
+    pictures = 0
+
+    def render(self) -> Any:
+        self.pictures += 1
+        if self.pictures == 5:
+            raise RuntimeError("the light went out")
+        return super().render()
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +219,11 @@ def test_a_python_callable_is_given_again(runs: Runs) -> None:
         ("Undrawn", "can't be drawn: its render_mode is None; let what makes it take render_mode='rgb_array'"),
         ("Black", "every picture is of one colour"),
         ("Flat", r"can't be drawn: ValueError: render\(\) must give a picture .* gave float32 \(8, 8\)"),
+        ("Empty", r"can't be drawn: ValueError: render\(\) must give a picture .* gave uint8 \(0, 0, 3\)"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(runs: Runs, env: str, message: str) -> None:
-    run = runs(f"film_envs:{env}", **SMALL)
+    run = runs(f"{'test_record' if env == 'Empty' else 'film_envs'}:{env}", **SMALL)
     with pytest.raises(ProxRLError, match=message):
         proxrl.record(run)
     assert list(run.glob("videos/*")) == []
@@ -210,6 +255,181 @@ def test_small_pictures_grow_by_whole_pixels_to_an_even_size() -> None:
     odd = np.random.default_rng(0).integers(0, 255, (401, 333, 3), np.uint8)
     assert enlarged(odd).shape == (402, 334, 3)
     assert np.array_equal(enlarged(odd)[:401, :333], odd)
+
+
+def test_long_pictures_do_not_grow_without_limit() -> None:
+    assert enlarged(np.zeros((7, 45_000, 3), np.uint8)).shape == (8, 45_000, 3)
+    assert enlarged(np.zeros((700, 10, 3), np.uint8)).shape == (1400, 20, 3)
+
+
+@pytest.mark.parametrize(("told", "fps"), [("fast", 30), (-1, 30), (float("nan"), 30), (1e9, 30), (None, 30), (7.5, 7.5)])
+def test_a_speed_that_no_video_can_have_is_passed_over(told: Any, fps: float) -> None:
+    stage = open_stage(Config(env="test_record:Told", vector="inprocess"), lambda render_mode: Told(render_mode, told))
+    assert stage.fps == fps
+
+
+def test_render_mode_is_left_out_where_it_is_passed_on_to_what_does_not_take_it(runs: Runs) -> None:
+    assert proxrl.record(runs("test_record:passes_on", **SMALL, env_kwargs={"colour": 200})).frames == 11
+    with pytest.raises(ProxRLError, match=r"can't be made with render_mode rgb_array \(TypeError: .*'size'"):
+        open_stage(Config(env="x:y", vector="inprocess", env_kwargs={"size": 3}), passes_on)
+
+
+def test_a_picture_that_failed_is_forgotten_by_the_next_recording(runs: Runs, tmp_path: Path) -> None:
+    agent = proxrl.load(runs("test_record:Hiccup", **SMALL))
+    with opened(agent, None, "record") as stage:
+
+        def recorded(name: str) -> int:
+            return film(stage, until(acted(stage, agent, 0, False), 1, None), tmp_path / name, 30).frames
+
+        with pytest.raises(ProxRLError, match="the light went out"):
+            recorded("first.mp4")
+        assert recorded("second.mp4") == 11
+    assert len(decode(tmp_path / "second.mp4").frames) == 11
+
+
+DIAGONAL = np.eye(64, dtype=np.uint8)[:, :, None].repeat(3, axis=2)
+
+
+def write(path: Path, frames: int = 1) -> Path:
+    with VideoWriter(path, 30) as writer:
+        for brightness in range(frames):
+            writer.add(DIAGONAL * brightness)
+    return path
+
+
+def faulty(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """An ffmpeg of one's own: a shell script, in which `real` is the true one."""
+    import imageio_ffmpeg
+
+    program = folder / "ffmpeg.sh"
+    program.write_text(f'#!/bin/sh\nreal() {{ "{imageio_ffmpeg.get_ffmpeg_exe()}" "$@"; }}\n{script}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(program))
+
+
+needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the ffmpeg of these tests is a shell script")
+
+
+@needs_sh
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            'real "$@"; echo "[out#0/mp4 @ 0x1] No space left on device" >&2; echo "Conversion failed!" >&2; exit 1',
+            "No space left",
+        ),
+        ('exec <&-; echo "no such encoder" >&2; exit 3', "no such encoder"),
+        ("exit 1", "it stopped and did not say why"),
+        ("kill -9 $$", "it stopped and did not say why"),
+    ],
+)
+def test_what_ffmpeg_could_not_write_is_not_kept(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], script: str, reason: str
+) -> None:
+    """However it fails: an older video stays, the line names the file and the reason, and no process is left."""
+    run, video = runs("film_envs:Walk", **SMALL), runs("film_envs:Walk", **SMALL) / "videos/latest-step16.mp4"
+    before = proxrl.record(run).path.read_bytes()
+    known = children(os.getpid())
+    faulty(tmp_path, monkeypatch, script)
+    with pytest.raises(ProxRLError, match=rf"^ffmpeg can't write {video}: {reason}") as error:
+        proxrl.record(run)
+    assert "0x1" not in str(error.value)
+    assert capfd.readouterr() == ("", "")
+    assert video.read_bytes() == before
+    assert [path.name for path in video.parent.iterdir()] == [video.name]
+    assert children(os.getpid()) == known
+
+
+@needs_sh
+def test_an_ffmpeg_that_cannot_be_started_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/no/ffmpeg")
+    for call in (write, preview):
+        with pytest.raises(ProxRLError, match="ffmpeg can't be started: /no/ffmpeg: No such file"):
+            call(tmp_path / "a.mp4")
+
+
+@needs_sh
+def test_a_preview_leaves_standard_input_alone_and_needs_no_new_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = write(tmp_path / "a.mp4", frames=240)
+    assert count_frames(video) == 240
+    before = preview(video)
+    assert before[1:] == (240, 240)
+    with pytest.importorskip("PIL.Image").open(io.BytesIO(before[0])) as gif:
+        assert gif.n_frames == 120 <= PREVIEW_FRAMES
+    faulty(tmp_path, monkeypatch, 'case "$*" in *fps_mode*) exit 1;; esac; head -c 4 > /dev/null; real "$@"')
+    words = f"from pathlib import Path; from proxrl.video import preview; print(preview(Path({str(video)!r}))[1:], input())"
+    done = subprocess.run([sys.executable, "-c", words], input="mine", capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("(240, 240) mine\n", "")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+def test_ctrl_c_leaves_neither_a_file_nor_a_process(runs: Runs, tmp_path: Path) -> None:
+    words = ("record", str(runs("film_envs:Walk", **SMALL)), "--episodes", "1000000", "--out", "long.mp4")
+    process = start(*words, cwd=tmp_path, start_new_session=True)
+    try:
+        wait_for(lambda: any(path.stat().st_size for path in tmp_path.glob(".long.mp4.*.tmp")))
+        encoders = children(process.pid)
+        assert len(encoders) == 1
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, err.count("Traceback")) == (130, 0)
+    wait_for(lambda: not is_alive(encoders[0]), 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_starting_over_leaves_videos_of_others_and_of_the_living(runs: Runs) -> None:
+    run = train("CartPole-v1", runs("CartPole-v1", **SMALL).parent / "over", **SMALL)
+    proxrl.record(run, max_steps=2)
+    proxrl.record(run, gif=True, seed=3, max_steps=2)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    theirs = ["talk.mp4", "steps.gif", f".latest-step16.mp4.{os.getppid()}.tmp"]
+    for name in (*theirs, "step-16.mp4", "best-step8.mp4", "checkpoint-step8.gif", f".latest-step16.mp4.{ended.pid}.tmp"):
+        (run / "videos" / name).write_text("x")
+    with RunFolder(run) as folder:
+        folder.create(folder.config(), clobber=True)
+    assert {path.name for path in folder.videos.iterdir()} == set(theirs)
+
+
+def test_what_a_killed_recording_leaves_is_swept_up(runs: Runs) -> None:
+    run = train("CartPole-v1", runs("CartPole-v1", **SMALL).parent / "killed", **SMALL)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (run / "videos").mkdir()
+    living = run / f"videos/.best-step16.mp4.{os.getppid()}.tmp"
+    for path in (living, run / f"videos/.latest-step16.mp4.{ended.pid}.tmp", run / "videos/.step-16.mp4.1.tmp"):
+        path.write_text("half")
+    with RunFolder(run) as folder:
+        folder.create(folder.config())
+    assert list(folder.videos.iterdir()) == [living]
+
+
+def test_mujoco_is_asked_before_it_is_imported_and_only_where_it_may_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco", reason="of MuJoCo")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert not may_need_mujoco_gl("film_envs:Walk"), "too late"
+    monkeypatch.delitem(sys.modules, "mujoco")
+    asked = {env: may_need_mujoco_gl(env) for env in ("film_envs:Walk", "HalfCheetah-v4", "CartPole-v1", "LunarLander-v3")}
+    assert list(asked.values()) == [True, True, False, False]
+    assert may_need_mujoco_gl(film_envs.Walk)
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert not may_need_mujoco_gl("film_envs:Walk")
+
+
+def test_a_mujoco_that_was_imported_too_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco", reason="of MuJoCo")
+
+    def unlit(_: Any) -> Any:
+        raise RuntimeError("an OpenGL platform library has not been loaded")
+
+    monkeypatch.setattr(film_envs.Walk, "render", unlit)
+    with pytest.raises(ProxRLError, match=r"an OpenGL platform .* set MUJOCO_GL=egl before the start"):
+        open_stage(Config(env="film_envs:Walk", vector="inprocess"), "film_envs:Walk")
 
 
 def test_bad_requests_are_told_in_one_line(runs: Runs, tmp_path: Path) -> None:

@@ -28,12 +28,13 @@ def largest_difference(agent: Agent, deployed: Deployed, run_file: Callable[[Arr
     For a choice that differs, how much less likely it is: near zero for a tie.
     """
     rng = np.random.default_rng(0)
-    return max(
+    found = [
         difference
         for rows in BATCHES
         for inputs in [sample_inputs(deployed, agent.action_space, rng, rows)]
         for difference in differences(agent, deployed, inputs, run_file(inputs))
-    )
+    ]
+    return float(np.max(found))  # Python's own max would pass over a NaN
 
 
 def differences(agent: Agent, deployed: Deployed, inputs: Arrays, outputs: Arrays) -> Iterator[float]:
@@ -54,11 +55,11 @@ def _distance(one: NDArray[Any], other: NDArray[Any], space: gymnasium.Space | N
     if one.shape != other.shape or one.dtype != other.dtype:
         return np.inf
     first, second = one.astype(np.float64), other.astype(np.float64)
-    scale = np.maximum(1, np.abs(second))
+    scale = np.maximum(1, np.abs(second, where=np.isfinite(second), out=np.ones_like(second)))
     if isinstance(space, spaces.Box):
         reach = space.high.astype(np.float64) / 2 - space.low.astype(np.float64) / 2
         scale = np.maximum(scale, np.where(np.isfinite(reach), reach, 1))
-    return float(np.max(np.abs(first - second) / scale, initial=0))
+    return float(np.max(_apart(first, second) / scale, initial=0))
 
 
 def _gap(one: NDArray[Any], other: NDArray[Any], logits: NDArray[np.float32], space: gymnasium.Space) -> float:
@@ -70,7 +71,13 @@ def _gap(one: NDArray[Any], other: NDArray[Any], logits: NDArray[np.float32], sp
     begins = np.cumsum([0, *group_sizes(space)[:-1]])
     columns = [(choice - space.start).reshape(len(choice), -1).astype(np.int64) + begins for choice in (one, other)]  # type: ignore[attr-defined]
     first, second = (np.take_along_axis(logits, column, 1) for column in columns)
-    return float(np.max(np.abs(first - second), initial=0))
+    return float(np.max(_apart(first, second), initial=0))
+
+
+def _apart(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Of infinities that are the same, nothing; of what is not a number, NaN."""
+    with np.errstate(invalid="ignore"):
+        return np.where(first == second, 0, np.abs(first - second))
 
 
 def sample_inputs(deployed: Deployed, action_space: gymnasium.Space, rng: np.random.Generator, rows: int) -> Arrays:

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 
 from proxrl.build import Parts
 from proxrl.errors import ProxRLError
+from proxrl.imports import one_line
 from proxrl.recording import film, until
 from proxrl.resolve import EnvLike
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.session import Session, told
+from proxrl.session import Session
 from proxrl.spaces import same_form
 from proxrl.stage import Moment, Stage, moments, open_stage
 from proxrl.video import import_ffmpeg
@@ -32,8 +33,8 @@ def capturer(env: EnvLike, parts: Parts) -> Iterator[Callable[[Session], None]]:
     def capture(session: Session) -> None:
         try:
             record_episode(stage, session)
-        except ProxRLError as error:  # a video is not worth a run
-            session.display.message(f"step {session.step:,}: no video: {error}")
+        except Exception as error:  # a video is not worth a run
+            session.display.message(f"step {session.step:,}: no video: {_reason(error)}")
 
     try:
         for kind in ("observation_space", "action_space"):
@@ -62,6 +63,14 @@ def record_episode(stage: Stage, session: Session) -> None:
     session.display.message(f"step {session.step:,}: recorded {path}, {score}")
     for logger in session.loggers:
         log_video = getattr(logger, "log_video", None)
-        if log_video is not None:
-            with told(logger, "log_video"):
-                log_video(session.step, path)
+        if log_video is None:
+            continue
+        try:
+            log_video(session.step, path)
+        except Exception as error:  # the others get it all the same
+            whose = type(logger).__name__
+            session.display.message(f"step {session.step:,}: the video was not logged by {whose}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ProxRLError) else one_line(error)

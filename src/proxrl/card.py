@@ -11,17 +11,20 @@ from torch import Tensor
 
 from proxrl import __version__
 from proxrl.agent import Agent
+from proxrl.build import atari_options
 from proxrl.config import Config
 from proxrl.curves import RETURN, band, read_curves
+from proxrl.envs.envpool import task_name
+from proxrl.envs.registry import ATARI, DM, find_family
 from proxrl.masks import MASK
 from proxrl.plot import sparkline
 from proxrl.policy.deploy import Input
 from proxrl.published import published
-from proxrl.runs import RunFolder
+from proxrl.runs import CARD_MARK, RunFolder
 from proxrl.settings import toml_value
 
-# In every card's front matter: a README.md without it is somebody else's.
-MARK = "library_name: proxrl"
+# Names and arguments of the user's own parts: they may hold keys, and a card is there to be published.
+PRIVATE = ("logger", "logger_kwargs", "callback", "callback_kwargs")
 
 # Outputs by the first word of their name.
 MEANINGS = {
@@ -52,18 +55,23 @@ def model_card(
     file: str,
     checkpoint: str,
     scores: Mapping[str, Mapping[str, Any]],
+    preparation: Mapping[str, Any],
 ) -> str:
-    """The card of `file`; `outputs` are what it answers to one row, `scores` the summaries of its evaluation by kind."""
+    """The card of `file`; `outputs` are what it answers to one row, `scores` the summaries of its evaluation by kind, and
+    `preparation` what `observation_preparation` tells.
+    """
     config = agent.config
     parts = [
         front_matter(config.env, scores),
         f"# PPO on {_plain(config.env)}",
         f"A policy trained by ProxRL with Proximal Policy Optimization: run {_code(f'{config.name}/seed{config.seed}')},"
-        f" checkpoint {_code(checkpoint)}, after {agent.step:,} steps. `{file}` is the whole of it: observations as the"
-        " environment gives them go in, actions as it takes them come out. Normalisation and scaling are inside.",
+        f" checkpoint {_code(checkpoint)}, after {agent.step:,} steps. `{file}` is the whole of it: observations as"
+        f" {'they are prepared below' if preparation else 'the environment gives them'} go in, actions as it takes them come out."
+        " Normalisation and scaling are inside.",
         "## Use",
         f"```python\n{usage(file, inputs, list(outputs))}\n```",
         "Rows are independent: a batch may have any number.",
+        *_preparation(config.env, preparation),
         table(("input", "type", "shape"), ((one.name, one.dtype.name, _shape(one.shape)) for one in inputs)),
         table(
             ("output", "type", "shape", "what it is"),
@@ -86,7 +94,7 @@ def model_card(
 def front_matter(env: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
     """What hubs list and sort models by. The score is the deterministic one, because the file's action is."""
     name = _yaml(env)
-    lines = ["---", MARK, "tags:", "- reinforcement-learning", "- ppo", "- proxrl", f"- {name}"]
+    lines = ["---", CARD_MARK, "tags:", "- reinforcement-learning", "- ppo", "- proxrl", f"- {name}"]
     if "deterministic" in scores:
         score = scores["deterministic"]
         lines += [
@@ -138,6 +146,36 @@ def _example(one: Input) -> str:
     return f"np.zeros({shape}, {dtype})"
 
 
+def observation_preparation(config: Config) -> dict[str, Any]:
+    """What is done to the environment's observations before they go into the file, by setting; nothing for most families."""
+    if ":" in config.env:  # one's own, which need not be importable here
+        return {}
+    family = find_family(config.env)
+    if family is ATARI:
+        options = dataclasses.asdict(atari_options(config))
+        return {name: value for name, value in options.items() if name not in ("sign_rewards", "max_episode_steps")}
+    return {"flatten": "in the order of the keys"} if family is DM else {}
+
+
+def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
+    if not preparation:
+        return []
+    if "flatten" in preparation:
+        return [
+            f"The observation is one vector: the entries of the Dict that EnvPool's {_code(task_name(env))} gives, each"
+            " flattened, one after the other in the order of their keys, as float32."
+        ]
+    return [
+        "The observation is not the game's screen but a stack of the last `frame_stack` pictures, the newest last, and of zeros"
+        " before a game's first. An action is held for `frame_skip` frames. A picture is made of the last two of them, pixel by"
+        " pixel the brighter (`max_pool`), without colours (`grayscale`; otherwise red, green and blue are planes of their own),"
+        " and resized to `screen_size` pixels each way by area. A game begins with up to `noop_max` idle frames, and with fire"
+        " where nothing moves without (`fire_reset`), as it goes on after a lost life. With `episodic_life` a lost life ended an"
+        " episode in training.",
+        table(("prepared by", "value"), ((name, toml_value(value)) for name, value in preparation.items())),
+    ]
+
+
 def _scores(env: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = [
         (f"this policy, {kind}", f"{score['mean']:.2f} ± {score['std']:.2f}", f"{score['episodes']} episodes")
@@ -159,7 +197,7 @@ def _curve(folder: RunFolder) -> list[str]:
 
 def _changed(config: Config) -> list[tuple[str, str]]:
     ours = Config()
-    fields = [spec.name for spec in dataclasses.fields(config)]
+    fields = [spec.name for spec in dataclasses.fields(config) if spec.name not in PRIVATE]
     return [(name, toml_value(getattr(config, name))) for name in fields if getattr(config, name) != getattr(ours, name)]
 
 

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import logging
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,14 +18,15 @@ from torch.export import ExportedProgram
 from proxrl import __version__
 from proxrl.agent import Agent, load_changed
 from proxrl.agreement import Arrays, largest_difference, sample_inputs
-from proxrl.card import MARK, model_card
+from proxrl.card import PRIVATE, model_card, observation_preparation
 from proxrl.config import flag
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import evaluate_and_keep
 from proxrl.imports import one_line
 from proxrl.policy.deploy import Deployed
 from proxrl.policy.networks import make_policy
-from proxrl.runs import RunFolder, find_run, one_line_errors, replacing
+from proxrl.runs import RunFolder, find_run, is_card, one_line_errors, replacing
+from proxrl.settings import toml_value
 from proxrl.spaces import space_to_json
 from proxrl.summary import current_evaluation
 
@@ -58,31 +58,28 @@ def export_policy(
     check_request(format, episodes)
     folder = find_run(run)
     place = folder.path / "export" if out is None else Path(out)
-    path, card = place / f"policy.{format}", place / CARD
-    _refuse_foreign(card)
+    path, settings, card = place / f"policy.{format}", place / SETTINGS, place / CARD
+    _refuse_foreign(card, path, settings)
     # As it will be used: elsewhere, in single precision.
     agent = load_changed(run, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
     deployed = deploy(agent)
     inputs = tuple(map(torch.from_numpy, sample_inputs(deployed, agent.action_space, np.random.default_rng(0), 3).values()))
     outputs = deployed(*inputs)
     program = trace(agent, deployed, inputs)
+    preparation = observation_preparation(agent.config)
+    facts = describe(agent, deployed, checkpoint, preparation)
     with one_line_errors("write to", place):
         place.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            run_file = write_and_read(program, format, list(outputs), describe(agent, deployed, checkpoint), temporary)
+        # All three or none. The last takes its place first, so whatever lies there after a kill is known to be an export's.
+        with replacing(path) as new_policy, replacing(settings) as new_settings, replacing(card) as new_card:
+            run_file = write_and_read(program, format, list(outputs), facts, new_policy)
             difference = largest_difference(agent, deployed, run_file)
             if not difference <= TOLERANCE:
                 raise ProxRLError(f"the {format} file differs from the policy by {difference:.2g}, so it was not kept")
-    try:
-        scores = scores_of(folder, agent, checkpoint, episodes)
-    except ProxRLError as error:
-        raise ProxRLError(f"{path} is written, but its scores are not known: {error}; --episodes 0 leaves them out") from error
-    with one_line_errors("write to", place):
-        with replacing(place / SETTINGS) as temporary:
-            shutil.copyfile(folder.config_path, temporary)
-        with replacing(card) as temporary:
-            text = model_card(folder, agent, deployed.inputs, outputs, path.name, checkpoint, scores)
-            temporary.write_text(text, encoding="utf-8")
+            scores = scores_of(folder, agent, checkpoint, episodes)
+            new_settings.write_text(public_settings(folder), encoding="utf-8")
+            text = model_card(folder, agent, deployed.inputs, outputs, path.name, checkpoint, scores, preparation)
+            new_card.write_text(text, encoding="utf-8")
     return Exported(path, card, difference, agent.step)
 
 
@@ -102,10 +99,17 @@ def _installed(name: str) -> bool:
     return False
 
 
-def _refuse_foreign(card: Path) -> None:
-    """A project has a README.md of its own, and an export there would take its place."""
-    if card.is_file() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
-        raise ProxRLError(f"{card} was not written by 'proxrl export'; give another folder by --out")
+def _refuse_foreign(card: Path, *others: Path) -> None:
+    """A project has a README.md and settings of its own, and an export there would take their place."""
+    for path in (card, *others):
+        if path.exists() and not is_card(card):
+            raise ProxRLError(f"{path} was not written by 'proxrl export'; give another folder by --out")
+
+
+def public_settings(folder: RunFolder) -> str:
+    """The run's settings as they are written, but for what is nobody else's."""
+    settings = ((name, value) for name, value in folder.settings().items() if name not in PRIVATE)
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in settings)
 
 
 def deploy(agent: Agent) -> Deployed:
@@ -135,7 +139,7 @@ def trace(agent: Agent, deployed: Deployed, inputs: tuple[Tensor, ...]) -> Expor
     raise ProxRLError(f"torch.export can't read {what}: {one_line(reason)}") from reason
 
 
-def describe(agent: Agent, deployed: Deployed, checkpoint: str) -> dict[str, str]:
+def describe(agent: Agent, deployed: Deployed, checkpoint: str, preparation: dict[str, Any]) -> dict[str, str]:
     """What the file says about itself."""
     config = agent.config
     return {
@@ -145,6 +149,7 @@ def describe(agent: Agent, deployed: Deployed, checkpoint: str) -> dict[str, str
         "checkpoint": checkpoint,
         "step": str(agent.step),
         "inputs": json.dumps([one.name for one in deployed.inputs]),
+        "observation_preparation": json.dumps(preparation),
         "observation_space": json.dumps(space_to_json(agent.observation_space)),
         "action_space": json.dumps(space_to_json(agent.action_space)),
     }
@@ -237,5 +242,8 @@ def scores_of(folder: RunFolder, agent: Agent, checkpoint: str, episodes: int) -
         return {kind: kept[kind] for kind in ("deterministic", "stochastic")}
     if episodes == 0:
         return {}
-    scores = evaluate_and_keep(folder.path, episodes, checkpoint=checkpoint, agent=agent)
+    try:
+        scores = evaluate_and_keep(folder.path, episodes, checkpoint=checkpoint, agent=agent)
+    except ProxRLError as error:
+        raise ProxRLError(f"nothing is written, since the scores are not known: {error}; --episodes 0 leaves them out") from error
     return {kind: score.summary() for kind, score in scores.items()}

@@ -13,7 +13,7 @@ from proxrl.errors import ProxRLError
 from proxrl.evaluation import check_request, check_spaces, named_env
 from proxrl.runs import find_run, one_line_errors, replacing
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.stage import Moment, Stage, moments, open_stage
+from proxrl.stage import FASTEST_FPS, Moment, Stage, moments, open_stage
 from proxrl.types import Episode
 from proxrl.video import VideoWriter, import_ffmpeg
 
@@ -73,15 +73,12 @@ def film(stage: Stage, played: Iterable[Moment], path: Path, fps: float, watch: 
         path.parent.mkdir(parents=True, exist_ok=True)
     with one_line_errors("write", path), replacing(path) as temporary:
         temporary.touch()  # what can't be written is found out before anything is played
-        writer = VideoWriter(temporary, fps, gif=path.suffix == ".gif")
-        try:
+        with VideoWriter(temporary, fps, gif=path.suffix == ".gif", name=path) as writer:
             for moment in played:
                 for frame in moment.frames:
                     writer.add(frame)
                 finished += [moment.finished] if moment.finished else []
                 watch(moment, stage)
-        finally:
-            writer.close()
         if writer.blank:
             raise ProxRLError("every picture is of one colour, so no video was kept; does render() draw anything?")
     returns, lengths = tuple(episode.total_reward for episode in finished), tuple(episode.length for episode in finished)
@@ -117,8 +114,8 @@ def until(played: Iterable[Moment], episodes: int | None, max_steps: int | None)
 
 
 def check_speed(fps: float | None, max_steps: int | None = None) -> None:
-    if fps is not None and not 0 < fps <= 1000:
-        raise ProxRLError(f"--fps is {fps:g}, but must be greater than 0 and at most 1000")
+    if fps is not None and not 0 < fps <= FASTEST_FPS:
+        raise ProxRLError(f"--fps is {fps:g}, but must be greater than 0 and at most {FASTEST_FPS:g}")
     if max_steps is not None and max_steps < 1:
         raise ProxRLError(f"--max-steps is {max_steps}, but must be at least 1")
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # listing runs must not wait for torch
 
 State = Literal["running", "finished", "stopped", "failed"]
 
+# In the front matter of every model card: a README.md without it is somebody else's.
+CARD_MARK = "library_name: proxrl"
+
 # Everything that ProxRL writes into a run folder, apart from config.toml and run.lock, which outlive --clobber.
 OWN_FILES = (
     "metrics.jsonl",
@@ -39,16 +42,15 @@ OWN_FILES = (
     "events.out.tfevents.*",
     "checkpoints/*.safetensors",
     "checkpoints/.*.tmp",
-    "videos/*.mp4",
-    "videos/*.gif",
-    "export/policy.onnx",
-    "export/policy.pt2",
-    "export/README.md",
-    "export/settings.toml",
-    "export/.*.tmp",
-    "videos/.*.tmp",
+    *(
+        f"videos/{name}.{kind}"
+        for name in ("step-*", "latest-step*", "best-step*", "checkpoint-step*")
+        for kind in ("mp4", "gif")
+    ),
     ".*.tmp",
 )
+# Only beside a model card, since a folder of that name may be the user's own. The card goes last.
+OWN_EXPORTS = ("export/policy.onnx", "export/policy.pt2", "export/settings.toml", "export/README.md")
 OWN_FOLDERS = ("checkpoints", "videos", "export")
 LOCK_NAME = "run.lock"
 # Filesystems without locks: two runs in one folder are then the user's own risk, which beats not running at all.
@@ -167,9 +169,7 @@ class RunFolder:
                     before = self._saved_config()
                     if self.latest_checkpoint() is not None:  # with nothing to resume, anything may change
                         check_resumable(before, config)
-                # Among the videos only those of --capture-video: another process may be recording there.
-                videos = self.videos.glob(".step-*.tmp")
-                for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *videos):
+                for leftover in self._leftovers():
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:
                     save_toml(config, temporary)
@@ -288,7 +288,7 @@ class RunFolder:
             raise ProxRLError(
                 f"{self.config_path} does not read as one of ProxRL; delete {self.path} yourself or use another --name"
             )
-        for pattern in OWN_FILES:
+        for pattern in (*OWN_FILES, *(OWN_EXPORTS if is_card(self.path / "export" / "README.md") else ())):
             for path in self.path.glob(pattern):
                 path.unlink()
         if (self.path / "wandb").is_dir():
@@ -296,6 +296,18 @@ class RunFolder:
         for name in OWN_FOLDERS:
             with contextlib.suppress(OSError):  # absent, or it holds something that is not ours
                 (self.path / name).rmdir()
+
+    def _leftovers(self) -> Iterator[Path]:
+        """What a kill has left of files that were being written. The lock is ours, so those of training are nobody's; in
+        the folders that other commands write to, another process may be at it.
+        """
+        for folder, pattern in ((self.path, ".*.tmp"), (self.checkpoints, ".*.tmp"), (self.videos, ".step-*.tmp")):
+            yield from folder.glob(pattern)
+        for folder in (self.videos, self.path / "export"):
+            for path in folder.glob(".*.tmp"):
+                owner = re.fullmatch(r"\.(?!step-).+\.(\d+)\.tmp", path.name)
+                if owner is not None and not _lives(int(owner[1])):
+                    yield path
 
     def _saved_config(self) -> Config:
         try:
@@ -306,6 +318,24 @@ class RunFolder:
     def _acquire_lock(self) -> None:
         busy = f"is already training in {self.path}; wait for it, or use another --name"
         self._lock = acquire_lock(self.path / LOCK_NAME, busy)
+
+
+def is_card(path: Path) -> bool:
+    """Whether a README.md is one that `proxrl export` wrote."""
+    return path.is_file() and CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process here. Windows has no way to ask without harm, so there it always may."""
+    if sys.platform == "win32":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def acquire_lock(path: Path, busy: str) -> IO[bytes]:

@@ -1,11 +1,13 @@
 """One environment of a run, made once more to be looked at: the policy sees what it saw in training, and people see pictures."""
 
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,10 +20,10 @@ from proxrl.envs.atari import AtariEnvPool, ClassicAtari, envpool_task, rom_of
 from proxrl.envs.envpool import EnvPoolEnvs, load_system_egl, task_name, task_packages
 from proxrl.envs.filmed import Film, FilmedEnv, FilmedPool, Frame
 from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env
-from proxrl.envs.registry import ATARI, ENVPOOL_DIFFERS, MUJOCO, PROCGEN, EnvName, Family, check_env
+from proxrl.envs.registry import ATARI, CUSTOM, ENVPOOL_DIFFERS, MUJOCO, OTHER, PROCGEN, EnvName, Family, check_env
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import act_steps
-from proxrl.gl import APT_LINE, choose_mujoco_gl, has_display
+from proxrl.gl import APT_LINE, SET_GL, choose_mujoco_gl, has_display, may_need_mujoco_gl
 from proxrl.imports import one_line
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
@@ -29,6 +31,7 @@ from proxrl.types import Episode
 
 PICTURES = "rgb_array"
 DEFAULT_FPS = 30.0
+FASTEST_FPS = 1000.0
 ATARI_FPS = 60.0  # of the console
 PROCGEN_FPS = 15.0  # as its authors show it
 
@@ -48,17 +51,25 @@ def open_stage(config: Config, env: EnvName) -> Stage:
     if not has_display():
         # Gymnasium draws many tasks with pygame, which would look for a display and complain.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if may_need_mujoco_gl(env):
+        choose_mujoco_gl()
     family = check_env(env, config.vector)
     film = Film(config.env)
-    if _is_envpools(config, env, family):
-        stage = _envpool_stage(config, film, family)
-    else:
-        stage = _single_stage(config, env, film, family)
     try:
-        stage.environments.reset(0)
-        film.check()
-    except BaseException:
-        stage.environments.close()
+        if _is_envpools(config, env, family):
+            stage = _envpool_stage(config, film, family)
+        else:
+            stage = _single_stage(config, env, film, family)
+        try:
+            stage.environments.reset(0)
+            film.check()
+        except BaseException:
+            stage.environments.close()
+            raise
+    except ProxRLError as error:
+        # Training has imported MuJoCo long before anybody asked for pictures.
+        if "mujoco" in sys.modules and family in (CUSTOM, OTHER) and "GL" in str(error):
+            raise ProxRLError(f"{error}; {SET_GL}") from error
         raise
     return stage
 
@@ -73,14 +84,23 @@ def _is_envpools(config: Config, env: EnvName, family: Family) -> bool:
 
 def _single_stage(config: Config, env: EnvName, film: Film, family: Family) -> Stage:
     made = _atari_game(config, env) if family is ATARI else _single_env(config, env)
-    # MuJoCo is asked for an OpenGL when it first draws, and takes one that needs a display if nobody says otherwise.
+    # Gymnasium's tasks ask for an OpenGL when they first draw, and take one that needs a display if nobody says otherwise.
     if "mujoco" in sys.modules and not choose_mujoco_gl() and family is MUJOCO:
         made.close()
         raise ProxRLError(f"{config.env} can't be drawn: MuJoCo finds no OpenGL that draws without a display; {APT_LINE}")
-    fps = ATARI_FPS / config.frame_skip if family is ATARI else float(made.metadata.get("render_fps") or DEFAULT_FPS)
+    fps = ATARI_FPS / config.frame_skip if family is ATARI else _speed(made.metadata.get("render_fps"))
     limit = config.max_episode_steps or getattr(made.spec, "max_episode_steps", None)
     stack = config.frame_stack if family is ATARI else 1
     return Stage(InProcessEnvs([lambda: FilmedEnv(made, film)], frame_stack=stack), film, fps, limit)
+
+
+def _speed(told: Any) -> float:
+    """What an environment says about itself, if a video can have it."""
+    try:
+        fps = float(told)
+    except (TypeError, ValueError):
+        return DEFAULT_FPS
+    return fps if 0 < fps <= FASTEST_FPS else DEFAULT_FPS
 
 
 def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
@@ -97,14 +117,18 @@ def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
 
 
 def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
-    kwargs = dict(config.env_kwargs)
+    kwargs, rest = dict(config.env_kwargs), (config.max_episode_steps, config.action_mask)
     source: Any = gymnasium.registry.get(env, env) if isinstance(env, str) else env
     if isinstance(source, str) and ":" in source:
         source = find_callable(source) or source
-    if not callable(source) or _takes_render_mode(source):
-        kwargs["render_mode"] = PICTURES
+    if not callable(source) or _takes(source, "render_mode"):
+        ways = [{"render_mode": PICTURES}]
+    elif _takes(source, None):  # it passes on what it gets, maybe to something that does not take it
+        ways = [{"render_mode": PICTURES}, {}]
+    else:
+        ways = [{}]
     try:
-        made = make_env(source, kwargs, config.max_episode_steps, config.action_mask)
+        made = _first_made([functools.partial(make_env, source, kwargs | way, *rest) for way in ways])
     except ProxRLError as error:
         reason = one_line(error.__cause__) if error.__cause__ else str(error)
         raise ProxRLError(f"{config.env} can't be drawn: it can't be made with render_mode rgb_array ({reason})") from error
@@ -117,12 +141,24 @@ def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
     return made
 
 
-def _takes_render_mode(function: Callable[..., Any]) -> bool:
+def _first_made(makers: Sequence[Callable[[], gymnasium.Env]]) -> gymnasium.Env:
+    """By the first that succeeds; if none does, the error is the first's."""
+    try:
+        return makers[0]()
+    except ProxRLError:
+        for maker in makers[1:]:
+            with contextlib.suppress(ProxRLError):
+                return maker()
+        raise
+
+
+def _takes(function: Callable[..., Any], name: str | None) -> bool:
+    """Whether there is a parameter of that name; None for one that takes any."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return any(parameter.name == "render_mode" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return any(one.kind is one.VAR_KEYWORD if name is None else one.name == name for one in parameters)
 
 
 def _envpool_stage(config: Config, film: Film, family: Family) -> Stage:
@@ -149,7 +185,10 @@ class Moment(NamedTuple):
 
 
 def moments(stage: Stage, compute: Compute, policy: Policy, seed: int, deterministic: bool) -> Iterator[Moment]:
-    """A policy on the stage, episode after episode; the seeds are those of an evaluation's first environment."""
+    """A policy on the stage, episode after episode. Its seeds are those of an evaluation's first environment; the episodes too if
+    the run's environments are made one by one, but a pool or a vectorised class draws other numbers from them.
+    """
+    stage.film.clear()
     episode, length, total = 0, 0, 0.0
     for step in act_steps(stage.environments, compute, policy, seed, deterministic):
         if step.valid[0]:

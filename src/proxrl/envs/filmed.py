@@ -24,6 +24,10 @@ class Film:
         self._frames: list[Frame] = []
         self._problem: ProxRLError | None = None
 
+    def clear(self) -> None:
+        """Forget what an earlier recording has left: its pictures, and why one of them failed."""
+        self._opening, self._frames, self._problem = [], [], None
+
     def begin(self, render: Callable[[], Any]) -> None:
         # Kept back until the episode moves: the one that begins as the last one ends may be nobody's.
         self._opening = self._shoot(render)
@@ -46,7 +50,7 @@ class Film:
         """A failure is kept for whoever looks: within a step it would be told as the environment's."""
         try:
             picture = np.asarray(render())
-            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
                 form = f"{picture.dtype} {picture.shape}" if picture.ndim else "none"
                 raise ValueError(f"render() must give a picture [height, width, 3] of uint8, and gave {form}")
             return [picture.copy()]
