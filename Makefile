@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 ENV ?= CartPole-v1
 FLAGS ?=
+# Processes that run tests side by side, file by file.
+TEST_PROCESSES ?= 2
 
 APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	libqt5gui5 chromium chromium-driver xvfb xdotool libosmesa6 libegl1
@@ -17,7 +19,7 @@ train: $(VENV)/.core
 extras: $(VENV)/.extras
 
 test: $(VENV)/.dev system
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n $(TEST_PROCESSES) --dist loadfile
 
 test-all: $(VENV)/.dev system
 	$(BIN)/pytest
