@@ -1,10 +1,10 @@
 """How good is it? Returns of whole episodes, with frozen statistics."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from proxrl.collect.rollout import NOISE_NUMBERS
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.registry import check_env
 from proxrl.errors import ProxRLError
+from proxrl.log.bar import episodes_bar
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
 from proxrl.runs import find_run
@@ -47,6 +48,14 @@ class Scores:
         extremes = {"min": min(self.returns), "max": max(self.returns)}
         lengths = {"mean_length": float(np.mean(self.lengths)), "episodes": len(self.returns)}
         return {"mean": self.mean, "std": self.deviation, **extremes, **lengths, "returns": list(self.returns)}
+
+
+# Told after every step: the episodes that it finished, and the steps that count.
+Watcher: TypeAlias = Callable[[int, int], None]
+
+
+def unwatched(episodes: int, steps: int) -> None:
+    pass
 
 
 def equal_quota(episodes: int, most_envs: int) -> int:
@@ -91,30 +100,33 @@ def run_episodes(
     seed: int,
     deterministic: bool,
     first_env: int = 0,
+    watch: Watcher = unwatched,
 ) -> Scores:
-    """Every environment plays `quota` episodes.
+    """Every environment plays `quota` episodes; `watch` is called after every step.
 
     Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
     """
     finished: list[list[tuple[float, int]]] = [[] for _ in range(environments.num_envs)]
     for step in act_steps(environments, compute, policy, seed, deterministic, first_env):
-        for episode in step.episodes:
-            if len(finished[episode.env]) < quota:
-                finished[episode.env].append((episode.total_reward, episode.length))
+        counted = [episode for episode in step.episodes if len(finished[episode.env]) < quota]
+        for episode in counted:
+            finished[episode.env].append((episode.total_reward, episode.length))
+        watch(len(counted), int(step.valid.sum()))
         if all(len(done) == quota for done in finished):
             break
     returns, lengths = zip(*(score for done in finished for score in done), strict=True)
     return Scores(returns, lengths)
 
 
-def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool) -> Scores:
+def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: Watcher = unwatched) -> Scores:
     config = agent.config
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
     try:
         check_spaces(environments, agent)
         with arithmetic(config, agent.policy):
-            return run_episodes(environments, agent.compute, agent.policy, episodes // num_envs, seed, deterministic)
+            quota = episodes // num_envs
+            return run_episodes(environments, agent.compute, agent.policy, quota, seed, deterministic, watch=watch)
     finally:
         environments.close()
 
@@ -134,8 +146,11 @@ def evaluate(
     checkpoint: str = "latest",
     env: Any = None,
     device: str | None = None,
+    watch: Watcher = unwatched,
 ) -> dict[str, Scores]:
-    """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable."""
+    """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable, and `watch` is
+    called after every step.
+    """
     check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device)
     if env is None:
@@ -143,7 +158,7 @@ def evaluate(
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     return {
-        name: evaluate_agent(agent, env, episodes, seed, deterministic)
+        name: evaluate_agent(agent, env, episodes, seed, deterministic, watch)
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     }
 
@@ -182,7 +197,8 @@ def evaluate_and_keep(
     folder, agent = find_run(run), agent or load(run, checkpoint, device)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
-    scores = evaluate(agent, episodes=episodes, seed=seed)
+    with episodes_bar(f"Evaluating {folder.path}", 2 * episodes) as watch:
+        scores = evaluate(agent, episodes=episodes, seed=seed, watch=watch)
     with contextlib.suppress(ProxRLError):  # a run that others own may be evaluated too
         save_evaluation(folder, checkpoint, agent.step, seed, {kind: score.summary() for kind, score in scores.items()})
     return scores

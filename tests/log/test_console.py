@@ -22,10 +22,18 @@ console.message("checkpoint [saved] at runs/[x]/seed1")
 console.update(500_224, mean_return=499.5, best_return=500.0)
 console.finish("done")
 """
+BAR = """
+import time
+from proxrl.log.bar import episodes_bar
+with episodes_bar("Evaluating", 4) as watch:
+    for finished in (0, 1, 0, 2):
+        watch(finished, 3)
+    time.sleep(0.3)  # it is drawn some times a second
+"""
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def run_on_terminal(columns: int = 80, **environment: str) -> str:
+def run_on_terminal(columns: int = 80, session: str = SESSION, **environment: str) -> str:
     """Everything that a terminal of this width receives."""
     pty = pytest.importorskip("pty", reason="pseudo-terminals are POSIX")
     import fcntl
@@ -36,7 +44,7 @@ def run_on_terminal(columns: int = 80, **environment: str) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
     child = subprocess.Popen(
-        [sys.executable, "-c", SESSION],
+        [sys.executable, "-c", session],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -197,3 +205,14 @@ def test_letters_that_the_stream_lacks() -> None:
     stream = io.TextIOWrapper(raw, encoding="ascii")
     Console(planned_steps=1, stream=stream).message("ok → fine")
     assert raw.getvalue() == b"ok ? fine\n"
+
+
+def test_a_bar_counts_episodes_and_steps_on_a_terminal_and_is_gone_at_the_end() -> None:
+    text = run_on_terminal(120, session=BAR)
+    assert "3/4 episodes  12 steps" in ESCAPE.sub("", text)
+    assert text.endswith("\x1b[2K")  # the last thing that it does is to clear its line
+
+
+def test_a_bar_is_silent_in_a_pipe() -> None:
+    done = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
