@@ -30,7 +30,7 @@ def test_streams_differ_by_every_part_of_the_address() -> None:
         for env in range(5)
         for iteration in range(5)
     }
-    assert len(draws) == 2 * 4 * 5 * 5
+    assert len(draws) == 2 * len(Purpose) * 5 * 5
 
 
 def test_a_stream_does_not_depend_on_what_was_drawn_elsewhere() -> None:

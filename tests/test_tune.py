@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -439,3 +440,19 @@ def test_one_worker_and_one_seed_give_one_result_and_time_may_run_out(tmp_path: 
     more = proxrl.tune(LEVER, studies_dir=tmp_path, study="one", **{**settings, "trials": 1000, "timeout": 0.5})
     assert 2 <= more.trials < 1000
     assert "RUNNING" not in {trial.state.name for trial in trials_of(more.path, "one")}
+
+
+def test_a_study_may_start_over_from_its_own_best_and_deletes_nothing_of_others(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"trials": 1, "total_steps": 400, "studies_dir": tmp_path, "quiet": True, **SETTINGS}
+    first = proxrl.tune(LEVER, **settings)
+    (first.path / "study.sqlite3.bak").write_text("mine")
+    again = proxrl.tune(LEVER, preset=str(first.preset), clobber=True, **settings)
+    assert (again.trials, again.score) == (1, first.score)  # the first trial is the preset itself
+    assert (first.path / "study.sqlite3.bak").read_text() == "mine"
+    assert [trial.state.name for trial in trials_of(again.path)] == ["COMPLETE"]
+
+
+def test_choices_may_be_tables() -> None:
+    entry = 'encoder_kwargs = { choices = [{ width = 8 }, { width = 16 }, { width = 8 }], source = "mine" }'
+    space = read_space({"search": tomllib.loads(entry)}, "the file")
+    assert len(space["encoder_kwargs"].values) == 2  # type: ignore[union-attr]

@@ -416,26 +416,29 @@ def find_runs(places: Iterable[str | Path]) -> list[RunFolder]:
     """
     found: dict[Path, RunFolder] = {}
     for place in map(Path, places):
-        if not place.exists():
-            below = [find_run(place)]
-        else:
-            with one_line_errors("look for runs in", place):
-                paths = sorted(path.parent for path in place.glob("**/config.toml") if path.is_file())
-            below = [run for run in map(RunFolder, paths) if _is_run(run)]
+        below, broken = runs_below(place) if place.exists() else ([find_run(place)], {})
+        if not below and broken:
+            raise ProxRLError(next(iter(broken.values())))
         if not below:
             raise ProxRLError(f"no runs at {place}; give run folders, or a folder above them such as runs/CartPole-v1")
+        for path, problem in broken.items():
+            print(f"proxrl: {path} is left out: {problem}", file=sys.stderr)
         for run in below:
             found.setdefault(run.path.resolve(), run)
     return list(found.values())
 
 
-def _is_run(run: RunFolder) -> bool:
-    """Other programs have a config.toml too."""
-    try:
-        return "env" in run.settings()
-    except ProxRLError as error:
-        print(f"proxrl: {run.path} is left out: {error}", file=sys.stderr)
-        return False
+def runs_below(place: Path) -> tuple[list[RunFolder], dict[Path, str]]:
+    """The runs at or below a folder, and what is wrong with those that can't be read. Other programs have a config.toml too."""
+    with one_line_errors("look for runs in", place):
+        folders = [RunFolder(path.parent) for path in sorted(place.glob("**/config.toml")) if path.is_file()]
+    runs, broken = [], {}
+    for folder in folders:
+        try:
+            runs += [folder] if "env" in folder.settings() else []
+        except ProxRLError as error:
+            broken[folder.path] = str(error)
+    return runs, broken
 
 
 def names_apart(runs: Iterable[tuple[Path, str, str]]) -> set[tuple[str, str]]:

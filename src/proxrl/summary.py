@@ -60,11 +60,13 @@ def summarise(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = Non
     if state == "running" and not folder.is_locked():
         state = "stopped"  # killed in a way that left no time to say so
     mean, best, step = (_number(status.get(name)) for name in ("mean_return", "best_return", "step"))
-    if "mean_return" not in status:
-        told = [entry for entry in (read_lines(folder) if lines is None else lines) if entry.get(RETURN) is not None]
-        returns = [float(entry[RETURN]) for entry in told]
-        if returns:
-            mean, best, step = float(np.mean(returns[-LAST_LINES:])), max(returns), max(step or 0, told[-1]["step"])
+    if state == "running" or "mean_return" not in status:
+        told = list(read_lines(folder) if lines is None else lines)
+        returns = [float(entry[RETURN]) for entry in told if entry.get(RETURN) is not None]
+        if told:  # the status is written every few seconds, the metrics with every iteration
+            step = max(step or 0, told[-1]["step"])
+        if returns and "mean_return" not in status:
+            mean, best = float(np.mean(returns[-LAST_LINES:])), max(returns)
     planned = _number(status.get("planned_steps"))
     return Summary(
         folder=folder,

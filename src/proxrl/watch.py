@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from proxrl.errors import ProxRLError
 from proxrl.page_data import VIDEO_TYPES, PageRun, document, videos_of
 from proxrl.report import filled, page_file, script
-from proxrl.runs import RunFolder, find_runs
+from proxrl.runs import RunFolder, runs_below
 
 HOST, FIRST_PORT, PORTS = "127.0.0.1", 8265, 50
 # How often new runs are looked for, however many pages ask.
@@ -82,8 +82,10 @@ class Watched:
         if time.monotonic() - self._searched_at >= SECONDS_BETWEEN_SEARCHES:
             folders: dict[Path, RunFolder] = {}
             for place in self._places:
-                with contextlib.suppress(ProxRLError):  # nothing there yet, or not any more
-                    folders |= {folder.path: folder for folder in find_runs([place])}
+                with contextlib.suppress(ProxRLError):  # it is gone
+                    runs, broken = runs_below(place)
+                    # The page tells of those that can't be read.
+                    folders |= {folder.path: folder for folder in (*runs, *map(RunFolder, broken))}
             self._runs = {path: self._runs.get(path) or PageRun(folder) for path, folder in folders.items()}
             self._searched_at = time.monotonic()
         return list(self._runs.values())
