@@ -338,6 +338,22 @@ def test_runs_of_one_name_in_two_folders_are_not_seeds_of_one(runs: Path, tmp_pa
     assert len({entry["label"] for entry in entries}) == 2
 
 
+def test_scores_belong_to_the_step_of_the_checkpoint_whatever_the_status_says(runs: Path, tmp_path: Path) -> None:
+    """A run that failed tells the step it had reached, and that is not saved."""
+    shutil.copytree(find_runs([runs / "Pendulum-v1"])[0].path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.evaluations_path.unlink(missing_ok=True)
+    saved = folder.checkpoint_step()
+    folder.write_status("failed", 999_999, 1_000_000)
+    write_report([folder.path], episodes=2)
+    kept = folder.evaluations_path.read_bytes()
+    assert json.loads(kept)["latest"]["step"] == saved
+    assert f'"latest":{{"step":{saved},' in (folder.path / "report.html").read_text()
+    played = folder.evaluations_path.stat().st_mtime_ns
+    write_report([folder.path], episodes=3)
+    assert folder.evaluations_path.stat().st_mtime_ns == played  # not played again
+
+
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/config.toml").write_text("env = ")

@@ -154,6 +154,15 @@ def test_a_film_is_served_whole_or_in_part(server: Server) -> None:
     assert (status, headers["Content-Range"], body) == (206, "bytes 10-19/1024", FILM[10:20])
     assert ask(server, path, Range="bytes=1000-")[2] == FILM[1000:]
     assert ask(server, path, Range="bytes=5000-")[0] == 416
+    assert ask(server, path, Range="bytes=50-10")[::2] == (200, FILM)  # which is no range
+
+
+def test_a_link_among_the_videos_leads_nowhere(server: Server, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("not for all")
+    (runs / "CartPole-v1/ppo/seed1/videos/link.mp4").symlink_to(tmp_path / "secret")
+    run = index(server)["runs"][0]["id"]
+    assert ask(server, f"/video/{run}/link.mp4")[0] == 404
+    assert "link.mp4" not in ask(server, f"/run/{run}.json")[2].decode()
 
 
 def test_headers_forbid_what_the_page_does_not_need(server: Server) -> None:
