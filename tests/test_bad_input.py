@@ -124,7 +124,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--preset", "flat.toml"], ["flat.toml", "[values]"]),
         (["train", "CartPole-v1", "--preset", "unknown.toml"], ["no setting 'gama'"]),
         (["train", "CartPole-v1", "--preset", "range.toml"], ["--gamma is 2.0"]),
-        (["eval", "nowhere"], ["no run at 'nowhere'", "check the path"]),
+        (["eval", "nowhere"], ["no run at 'nowhere'", "'proxrl runs' lists"]),
         (["eval", "empty"], ["no run at 'empty'"]),
         (["eval", "empty", "--episodes", "0"], ["--episodes is 0", "at least 1"]),
         (["eval", "empty", "--episodes", "few"], ["--episodes", "'few'"]),

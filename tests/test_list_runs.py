@@ -29,9 +29,9 @@ def test_seeds_of_one_name_are_one_line_and_the_latest_is_first(tmp_path: Path, 
         write_run(tmp_path, "Old-v0", "ppo", seed, [1.0, seed], updated=when)
     write_run(tmp_path, "New-v0", "ppo", 1, [5.0, 4.0], updated=(now - timedelta(seconds=90)).isoformat(), state="stopped")
     heading, first, second = rows(capsys, str(tmp_path))
-    assert heading == ["environment", "name", "seeds", "steps", "best", "return", "age", "state"]
-    assert first == ["New-v0", "ppo", "1", "200", "5.0", "2", "min", "stopped"]
-    assert second == ["Old-v0", "ppo", "1-3,", "7", "200", "7.0", "2", "h", "finished"]
+    assert heading == ["environment", "name", "seeds", "steps", "return", "best", "return", "age", "state"]
+    assert first == ["New-v0", "ppo", "1", "200", "4.0", "5.0", "2", "min", "stopped"]
+    assert second == ["Old-v0", "ppo", "1-3,", "7", "200", "3.2", "7.0", "2", "h", "finished"]
     assert len(rows(capsys, str(tmp_path), "--each")) == 6
     main(["runs", str(tmp_path), "--json"])
     told = json.loads(capsys.readouterr().out)

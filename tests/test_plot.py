@@ -151,7 +151,7 @@ def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
         plot([runs], tmp_path / "curves.png", ["charts/nothing"])
     with pytest.raises(ProxRLError, match="can't write"):
         plot([runs], tmp_path / "missing/curves.png")
-    with pytest.raises(ProxRLError, match="no format 'doc'"):
+    with pytest.raises(ProxRLError, match="its name must end in"):
         plot([runs], tmp_path / "curves.doc")
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(ProxRLError, match="it is not a file"):

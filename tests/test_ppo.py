@@ -20,6 +20,7 @@ from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.errors import ProxRLError
 from proxrl.policy.compute import Outputs
 from proxrl.seeding import Purpose, generator
+from proxrl.tree import tree_leaves
 from proxrl.types import Batch, Rollout
 from proxrl.world.solo import Solo
 
@@ -663,5 +664,9 @@ def test_a_short_last_batch_takes_fewer_steps_and_none_on_empty_minibatches(comp
     shares = list(minibatches(batch, ppo.random_streams(parts, 0), config.epochs, config, parts.compute, Solo(), 0))
     assert len(shares) <= 2 * config.epochs
     assert all(float(share.weight.sum()) == pytest.approx(1) for share in shares)
+    # Rows that do not count are left out: of a large batch of images, all rows at once would not fit the memory.
+    assert all((np.asarray(share.weight) > 0).all() for share in shares)
+    assert all(len(next(tree_leaves(share.obs))) == len(share.weight) for share in shares)
+    assert sum(len(share.weight) for share in shares) == 7 * config.epochs
     ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts), parts.config.phases(0))
     assert int(parts.optimizer.rules[0].steps) == len(shares)

@@ -175,7 +175,7 @@ def _with_aggregates(comparison: Comparison) -> Comparison:
             notes.append(f"{name}: one seed, so the interval says nothing about others")
     library, metrics = _rliable()
     aggregates = {key: _estimates(library, matrices, getattr(metrics, f"aggregate_{key}")) for key in AGGREGATES}
-    pairs = {(a, b): [matrices[a], matrices[b]] for a, b in itertools.permutations(names, 2)}
+    pairs = {(a, b): [matrices[a], matrices[b]] for a, b in itertools.combinations(names, 2)}
     improvement = _estimates(library, pairs, metrics.probability_of_improvement)
     return Comparison(names, comparison.tasks, comparison.scored_by, aggregates, improvement, notes)
 
@@ -220,12 +220,13 @@ def chart(comparison: Comparison, out: Path) -> Path:
         for row, estimate in enumerate(found.values()):
             colour = f"C{row}"
             axes.barh(row, estimate.high - estimate.low, left=estimate.low, height=0.5, color=colour, alpha=0.35)
-            axes.plot([estimate.value] * 2, [row - 0.25, row + 0.25], color=colour, linewidth=2)
+            axes.plot([estimate.value] * 2, [row - 0.25, row + 0.25], color=colour, linewidth=3, solid_capstyle="butt")
         axes.set_yticks(range(len(found)), list(found))
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_title(title, fontsize=10)
         axes.grid(axis="x", alpha=0.3)
+        axes.margins(x=0.08)  # a mark at an end would be cut in half
         if title == "probability of improvement":
-            axes.set_xlim(0, 1)
+            axes.set_xlim(-0.04, 1.04)
             axes.axvline(0.5, color="grey", linewidth=1, linestyle=":")
     return save_figure(figure, out)

@@ -32,7 +32,7 @@ from proxrl.own import build_own
 from proxrl.resolve import EnvLike, resolve
 from proxrl.runs import RunFolder, run_folder
 from proxrl.seeding import Purpose, integer_seed
-from proxrl.session import WINDOW, Saved, Session, check_restorable, told
+from proxrl.session import Saved, Session, check_restorable, told
 from proxrl.settings import toml_value
 from proxrl.signals import stopping_signals
 from proxrl.world.api import World, agreed
@@ -46,7 +46,8 @@ class Result:
     path: Path
     env: str
     step: int
-    mean_return: float | None  # of the last 100 episodes
+    mean_return: float | None  # of the last episodes, 100 at most
+    episodes: int  # how many they are
     best_return: float | None
     finished: bool
     signal: int | None  # what stopped it early, if anything did
@@ -168,7 +169,16 @@ def run(
             raise
         # What one rank was told has ended all, and so all pass it on.
         first_signal = next((number for numbers in world.gather(received) for number in numbers), None)
-        result = Result(path, config.env, session.step, session.mean_return, session.best_return, finished, first_signal)
+        result = Result(
+            path,
+            config.env,
+            session.step,
+            session.mean_return,
+            len(session.recent),
+            session.best_return,
+            finished,
+            first_signal,
+        )
         display.finish(closing(result, config))
         return result
 
@@ -284,7 +294,7 @@ def opening(config: Config, path: Path, start_step: int, world: World) -> str:
 def closing(result: Result, config: Config) -> str:
     score = "no episode has finished yet"
     if result.mean_return is not None:
-        score = f"return {result.mean_return:.1f} over the last {WINDOW} episodes"
+        score = f"return {result.mean_return:.1f} over the last {result.episodes} episodes"
     if result.finished:
         path = shlex.quote(str(result.path))
         # What no other process can import can be evaluated from this program only.

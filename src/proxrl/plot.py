@@ -1,13 +1,14 @@
 """Learning curves as a picture or as text: a panel per environment and metric, a line per name."""
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from proxrl.curves import CONFIDENCE, RETURN, SMOOTHING, Band, Numbers, band, grouped, logged_metrics, read_curves
+from proxrl.curves import CONFIDENCE, POINTS, RETURN, SMOOTHING, Band, Curve, Numbers, band, grouped, logged_metrics, read_curves
 from proxrl.errors import ProxRLError
 from proxrl.runs import RunFolder, find_runs, names_apart, one_line_errors, replacing
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 TEXT_WIDTH = 60
 MOST_COLUMNS = 3
+FORMATS = (".png", ".svg", ".pdf")
 
 # environment → metric → one band for each name
 Bands = dict[str, dict[str, list[Band]]]
@@ -38,8 +40,16 @@ def collect_bands(
             advice = f"they have {', '.join(known)}" if known else "'proxrl train' writes it as episodes end"
             raise ProxRLError(f"no run there has {metric} yet; {advice}")
         for env, names in grouped(curves).items():
-            bands.setdefault(env, {})[metric] = [band(group, smoothing) for group in names.values()]
+            bands.setdefault(env, {})[metric] = [band(group, smoothing, grid_points(group)) for group in names.values()]
+        silent = [str(run.path) for run, found in zip(runs, read, strict=True) if metric not in found]
+        if silent:
+            print(f"proxrl: without {metric} yet, and left out: {', '.join(silent)}", file=sys.stderr)
     return bands
+
+
+def grid_points(curves: Sequence[Curve]) -> int:
+    """No more than the longest curve has: between them a line would stand still, and then jump."""
+    return min(POINTS, max(len(curve.x) for curve in curves))
 
 
 def plot(
@@ -54,6 +64,9 @@ def plot(
         from matplotlib.figure import Figure
     except ImportError:
         raise ProxRLError("plotting needs matplotlib: pip install 'proxrl[plot]' (--text needs nothing)") from None
+    from matplotlib.ticker import EngFormatter
+
+    check_figure(out)
     bands = collect_bands(places, metrics, by, smoothing)
     cells = layout(list(bands), metrics)
     rows, columns = (1 + max(cell[axis] for cell in cells.values()) for axis in (0, 1))
@@ -63,9 +76,11 @@ def plot(
         axes, lines = grid[cell], bands[env].get(metric, [])
         size, unit = x_unit(max((line.x[-1] for line in lines), default=0.0), by)
         for line in lines:
-            (drawn,) = axes.plot(line.x / size, line.mean, label=label(line))
+            (drawn,) = axes.plot(line.x / size, line.mean, label=label(line), marker="o" if len(line.x) == 1 else None)
             axes.fill_between(line.x / size, line.low, line.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
         axes.set(title=env, xlabel=unit, ylabel=readable(metric))
+        if by == "step":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     for cell in np.ndindex(grid.shape):
@@ -75,13 +90,18 @@ def plot(
 
 def save_figure(figure: "Figure", out: Path) -> Path:
     """Whole or not at all, in the format that the name's ending tells."""
-    kind = out.suffix.removeprefix(".") or "png"
-    known = figure.canvas.get_supported_filetypes()
-    if kind not in known:
-        raise ProxRLError(f"can't write {out}: there is no format {kind!r}; use .png, .svg or .pdf")
+    check_figure(out)
     with one_line_errors("write", out), replacing(out) as temporary:
-        figure.savefig(temporary, dpi=120, format=kind)
+        figure.savefig(temporary, dpi=120, format=out.suffix.removeprefix("."))
     return out
+
+
+def check_figure(out: Path) -> None:
+    """Refuse a file that can't be written, before anything is computed for it."""
+    if out.suffix not in FORMATS:
+        raise ProxRLError(f"can't write {out}: its name must end in {', '.join(FORMATS)}")
+    if not out.parent.is_dir():
+        raise ProxRLError(f"can't write {out}: there is no folder {out.parent}")
 
 
 def labels(runs: Sequence[RunFolder]) -> list[str]:

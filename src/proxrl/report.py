@@ -49,6 +49,8 @@ def evaluated(folder: RunFolder, episodes: int) -> dict[str, Any]:
     from proxrl.agent import load
     from proxrl.evaluation import evaluate_and_keep
 
+    if not sys.stderr.isatty():  # where there is no bar
+        print(f"Evaluating {folder.path}; --episodes 0 leaves it out", file=sys.stderr, flush=True)
     try:
         agent = load(folder.path)
         scores = evaluate_and_keep(folder.path, episodes=episodes, agent=agent)

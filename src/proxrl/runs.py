@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import functools
 import json
@@ -465,4 +466,7 @@ def find_run(text: str | Path) -> RunFolder:
             if below:
                 choices = ", ".join(map(str, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
                 raise ProxRLError(f"{len(below)} runs are below {place}; name one of {choices}")
-    raise ProxRLError(f"no run at {str(text)!r}: neither {places[0]} nor {places[1]} holds a config.toml; check the path")
+    known = [folder.name for folder in Path("runs").glob("*") if folder.is_dir()]
+    near = difflib.get_close_matches(str(text).partition("/")[0], known, n=1)
+    advice = f"did you mean {near[0]}?" if near else "'proxrl runs' lists those below a folder"
+    raise ProxRLError(f"no run at {str(text)!r}: neither {places[0]} nor {places[1]} holds a config.toml; {advice}")

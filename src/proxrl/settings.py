@@ -118,5 +118,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The settings in a file, as they are written."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ProxRLError(f"can't read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ProxRLError(f"can't read {path}: {error}") from None

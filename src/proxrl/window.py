@@ -12,6 +12,7 @@ from proxrl.errors import ProxRLError
 from proxrl.evaluation import check_request
 from proxrl.gl import has_display
 from proxrl.recording import acted, check_speed, opened, until
+from proxrl.runs import find_run
 from proxrl.stage import Moment
 from proxrl.types import Episode
 from proxrl.video import enlarged
@@ -33,9 +34,9 @@ def play(
     """
     check_request(1 if episodes is None else episodes, seed)
     check_speed(fps)
-    pygame = import_pygame()
+    pygame, folder = import_pygame(), find_run(run)
     if not has_display():
-        raise ProxRLError(f"there is no display to open a window on; use proxrl record {run}, which writes a video")
+        raise ProxRLError(f"there is no display to open a window on; use proxrl record {folder.path}, which writes a video")
     agent = load(run, checkpoint, device)
     finished: list[Episode] = []
     with closing(Window(pygame, agent.config.env)) as window, opened(agent, env, "play") as stage:

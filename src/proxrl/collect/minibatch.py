@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,11 +62,12 @@ def minibatches(
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with normalised advantages and with weights that sum to 1 over the ranks' shares of each."""
     batch = _prepare_advantages(batch, config.advantage_norm, compute, world)
-    order, owner, sizes = layout(len(streams), config.rollout_steps, _parts(batch, config, world), first_env)
-    owner = compute.array(owner)
+    parts = _parts(batch, config, world)
+    order, owner, sizes = layout(len(streams), config.rollout_steps, parts, first_env)
+    owner, short = compute.array(owner), parts < config.num_minibatches
     for _ in range(epochs):
         rows = compute.array(shuffle(streams, config.rollout_steps, order))
-        yield from _epoch(batch, rows, owner, sizes, config.advantage_norm, compute, world)
+        yield from _epoch(batch, rows, owner, sizes, config.advantage_norm, short, compute, world)
 
 
 def pieces(minibatch: Batch, count: int) -> Iterator[Batch]:
@@ -91,7 +92,7 @@ def _parts(batch: Batch, config: Config, world: World) -> int:
 
 
 def _epoch(
-    batch: Batch, rows: Array, owner: Array, sizes: Sequence[int], normalize: str, compute: Compute, world: World
+    batch: Batch, rows: Array, owner: Array, sizes: Sequence[int], normalize: str, short: bool, compute: Compute, world: World
 ) -> Iterator[Batch]:
     advantage, weight = batch.advantage[rows], batch.weight[rows]
     count, mean, deviation = moments(advantage, weight, owner, len(sizes), compute, world)
@@ -104,7 +105,10 @@ def _epoch(
         start, end = end, end + size
         if valid == 0:
             continue  # on all ranks alike; a step without a gradient would still move by Adam's momentum
-        part = slice(start, end)
+        part: Any = slice(start, end)
+        if short:
+            # Most rows of a short rollout do not count, and its few minibatches would hold many times the rows of others.
+            part = start + compute.library.where(weight[part] > 0)[0]
         # Only observations are gathered late: an epoch's copy of a rollout of images would double its memory.
         obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
         yield Batch(obs, action[part], log_prob[part], value[part], advantage[part], target[part], weight[part])

@@ -36,7 +36,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: dict[str, Any]) -> int:
     from proxrl.compare import chart, compare
+    from proxrl.plot import check_figure
 
+    if not options["json"]:
+        check_figure(options["out"])
     comparison = compare(options["runs"])
     if options["json"]:
         print(json.dumps(comparison.as_json()))
@@ -60,13 +63,14 @@ def print_returns(comparison: "Comparison") -> None:
         row = [task.env]
         for name in comparison.names:
             values = task.returns.get(name, ())
-            row.append(f"{np.mean(values):,.2f} ± {np.std(values):,.2f} ({len(values)})" if values else "-")
+            spread = f" ± {np.std(values):,.2f}" if len(values) > 1 else ""  # of one seed it would say nothing
+            row.append(f"{np.mean(values):,.2f}{spread} ({len(values)})" if values else "-")
         row.append("-" if task.reference is None else task.reference.figure())
         rows.append(row)
     kind = (
         "evaluation return of the last step"
         if comparison.scored_by == "evaluation"
-        else "return of the last 100 training episodes"
+        else "return of the last training episodes (100 at most)"
     )
     print(f"Mean {kind} ± deviation over seeds (seeds)")
     print_table(["environment", *comparison.names, "published"], rows, numbers=[*comparison.names, "published"])

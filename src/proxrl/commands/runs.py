@@ -43,15 +43,18 @@ def run(options: dict[str, Any]) -> int:
     groups: dict[tuple[Any, ...], list[Summary]] = {}
     for one in found:
         groups.setdefault((one.folder.path,) if options["each"] else (one.folder.path.parent, one.env, one.name), []).append(one)
-    columns = ["environment", "name", "seeds", "steps", "best return", "age", "state"]
-    print_table(columns, [row(group) for group in groups.values()], numbers=["steps", "best return", "age"])
+    columns = ["environment", "name", "seeds", "steps", "return", "best return", "age", "state"]
+    print_table(columns, [row(group) for group in groups.values()], numbers=["steps", "return", "best return", "age"])
     return 0
 
 
 def row(group: Sequence["Summary"]) -> list[str]:
-    """The seeds of one name: the fewest and the most steps, the best of the best returns."""
+    """The seeds of one name: the fewest and the most steps, the mean of the returns, the best of the best ones. There is no best
+    before 20 episodes have finished.
+    """
     seeds = sorted(one.seed for one in group if one.seed is not None)
     steps = sorted(one.step for one in group)
+    returns = [one.mean_return for one in group if one.mean_return is not None]
     best = max((one.best_return for one in group if one.best_return is not None), default=None)
     updated = max((one.updated for one in group if one.updated is not None), default=None)
     states = Counter(one.state for one in group)
@@ -60,6 +63,7 @@ def row(group: Sequence["Summary"]) -> list[str]:
         group[0].name,
         ranges(seeds),
         f"{steps[0]:,}" if steps[0] == steps[-1] else f"{steps[0]:,} - {steps[-1]:,}",
+        f"{sum(returns) / len(returns):,.1f}" if returns else "-",
         "-" if best is None else f"{best:,.1f}",
         "-" if updated is None else age((datetime.now(UTC) - updated).total_seconds()),
         next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()),
