@@ -326,8 +326,9 @@ def test_what_cannot_be_played_is_told_and_left_out(runs: Path, tmp_path: Path, 
     assert main(["report", str(run)]) == 0
     told = capsys.readouterr()
     assert told.out == f"Wrote {run / 'report.html'}\n"
-    assert told.err.startswith(f"proxrl: {run} is not evaluated: ")
-    assert told.err.count("\n") == 1
+    evaluating, problem = told.err.splitlines()
+    assert evaluating.startswith(f"Evaluating {run}")
+    assert problem.startswith(f"proxrl: {run} is not evaluated: ")
     assert page_data([RunFolder(run)])["runs"][0]["command"] == f"proxrl train --config {config}"
 
 
