@@ -29,9 +29,10 @@ from proxrl.collect.normalize import RunningMoments
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
 from proxrl.export import export_policy
+from proxrl.lookup import find_runs
 from proxrl.masks import total_choices
 from proxrl.policy.networks import make_policy
-from proxrl.runs import RunFolder, find_runs
+from proxrl.runs import RunFolder
 from proxrl.settings import load_toml, save_toml
 from proxrl.spaces import Masked, space_to_json, space_tree
 from proxrl.summary import read_evaluations

@@ -13,8 +13,9 @@ import proxrl
 from proxrl.cli import main
 from proxrl.curves import RETURN, Curve, band, bootstrap, read_curves, smooth
 from proxrl.errors import ProxRLError
+from proxrl.lookup import find_runs
 from proxrl.plot import as_text, collect_bands, layout, plot, sparkline, x_unit
-from proxrl.runs import RunFolder, find_runs
+from proxrl.runs import RunFolder
 
 SMALL = {"num_envs": 2, "rollout_steps": 64, "num_minibatches": 2, "epochs": 1, "total_steps": 640, "quiet": True}
 

@@ -17,9 +17,10 @@ from browser import browser, complaints, needs_browser, places_asked, prefer, re
 from proxrl.cli import main
 from proxrl.curves import RETURN, band, read_curves
 from proxrl.errors import ProxRLError
+from proxrl.lookup import find_runs
 from proxrl.page_data import page_data
 from proxrl.report import embed_videos, write_report
-from proxrl.runs import RunFolder, find_runs
+from proxrl.runs import RunFolder
 from proxrl.summary import read_evaluations
 
 SMALL = {"num_envs": 2, "rollout_steps": 64, "num_minibatches": 2, "epochs": 1, "total_steps": 1280, "hidden_sizes": 8}

@@ -13,7 +13,8 @@ import torch
 from proxrl import checkpoint
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
-from proxrl.runs import RunFolder, check_resumable, find_run, folder_name, run_folder
+from proxrl.lookup import find_run
+from proxrl.runs import RunFolder, check_resumable, folder_name, run_folder
 
 CONFIG = Config(env="CartPole-v1", env_kwargs={"sizes": (1, 2)})
 

@@ -15,10 +15,10 @@ from proxrl.envs.buffers import stored_dtype
 from proxrl.envs.masked import split_mask
 from proxrl.errors import ProxRLError
 from proxrl.imports import one_line
+from proxrl.lookup import find_run
 from proxrl.masks import MASK, flatten_mask
 from proxrl.policy.flat import FlatParameters
 from proxrl.policy.networks import make_policy
-from proxrl.runs import find_run
 from proxrl.seeding import Purpose, generator
 from proxrl.spaces import Masked, space_from_json, space_tree, wrong_values
 from proxrl.tree import tree_leaves, tree_map

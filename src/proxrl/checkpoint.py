@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from proxrl.errors import ProxRLError
-from proxrl.runs import replacing
+from proxrl.files import replacing
 
 FORMAT, VERSION = "proxrl-checkpoint", 1
 HEADER_LENGTH_BYTES = 8  # a safetensors file begins with the length of its JSON header

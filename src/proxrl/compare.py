@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from proxrl.curves import CONFIDENCE, RETURN, read_lines
 from proxrl.errors import ProxRLError
+from proxrl.lookup import find_runs, names_apart
 from proxrl.plot import save_figure
 from proxrl.published import Published, published, reference
-from proxrl.runs import RunFolder, find_runs, names_apart
+from proxrl.runs import RunFolder
 from proxrl.summary import Summary, summarise
 
 DRAWS = 2000

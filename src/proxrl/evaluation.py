@@ -15,9 +15,9 @@ from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.registry import check_env
 from proxrl.errors import ProxRLError
 from proxrl.log.bar import episodes_bar
+from proxrl.lookup import find_run
 from proxrl.policy.compute import Compute
 from proxrl.policy.policy import Policy
-from proxrl.runs import find_run
 from proxrl.seeding import Purpose, generator, integer_seed
 from proxrl.spaces import same_form
 from proxrl.summary import save_evaluation

@@ -22,10 +22,12 @@ from proxrl.card import PRIVATE, model_card, observation_preparation
 from proxrl.config import flag
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import evaluate_and_keep
+from proxrl.files import one_line_errors, replacing
 from proxrl.imports import one_line
+from proxrl.lookup import find_run
 from proxrl.policy.deploy import Deployed
 from proxrl.policy.networks import make_policy
-from proxrl.runs import RunFolder, find_run, is_card, one_line_errors, replacing
+from proxrl.runs import RunFolder, is_card
 from proxrl.settings import toml_value
 from proxrl.spaces import space_to_json
 from proxrl.summary import current_evaluation

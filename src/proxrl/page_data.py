@@ -13,9 +13,10 @@ from proxrl.columns import POINTS, Columns
 from proxrl.config import Config
 from proxrl.curves import CONFIDENCE
 from proxrl.errors import ProxRLError
+from proxrl.lookup import labels
 from proxrl.published import published
 from proxrl.repeat import repeat_command
-from proxrl.runs import RunFolder, names_apart
+from proxrl.runs import RunFolder
 from proxrl.summary import Summary, summarise
 
 VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
@@ -132,7 +133,8 @@ def document(runs: Sequence[PageRun], live: bool = False) -> dict[str, Any]:
     """All but the details of the runs."""
     readable, unreadable = refreshed(runs)
     heads = [run.head() for run in readable]
-    for head, label in zip(heads, labels(readable), strict=True):
+    told = [(run.folder.path, run.summary.env, run.summary.name) for run in readable]
+    for head, label in zip(heads, labels(told), strict=True):
         head["label"] = label
     envs = sorted({head["env"] for head in heads})
     data: dict[str, Any] = clean(
@@ -158,13 +160,6 @@ def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[s
     data["runs"] = [{**head, **by_id[head["id"]].details()} for head in data["runs"]]
     data["made"] = datetime.now(UTC).timestamp()
     return data
-
-
-def labels(runs: Sequence[PageRun]) -> list[str]:
-    """The name of each run, with its folder where several hold runs of that environment and name."""
-    told = [(run.folder.path, run.summary.env, run.summary.name) for run in runs]
-    apart = names_apart(told)
-    return [f"{name} ({path.parent})" if (env, name) in apart else name for path, env, name in told]
 
 
 def about_settings() -> dict[str, dict[str, Any]]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from proxrl.curves import CONFIDENCE, POINTS, RETURN, SMOOTHING, Band, Curve, Numbers, band, grouped, logged_metrics, read_curves
 from proxrl.errors import ProxRLError
-from proxrl.runs import RunFolder, find_runs, names_apart, one_line_errors, replacing
+from proxrl.files import check_writable, one_line_errors, replacing
+from proxrl.lookup import find_runs, labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,9 @@ def collect_bands(
     if not 0 <= smoothing < 1:
         raise ProxRLError(f"--smoothing is {smoothing:g}, but is a share of the run, from 0 to less than 1")
     runs = find_runs(places)
-    read = [read_curves(run, metrics, by, name) for run, name in zip(runs, labels(runs), strict=True)]
+    settings = [run.settings() for run in runs]
+    names = labels([(run.path, str(told["env"]), str(told.get("name", "?"))) for run, told in zip(runs, settings, strict=True)])
+    read = [read_curves(run, metrics, by, name) for run, name in zip(runs, names, strict=True)]
     bands: Bands = {}
     for metric in metrics:
         curves = [found[metric] for found in read if metric in found]
@@ -39,8 +42,8 @@ def collect_bands(
             known = sorted({name for run in runs for name in logged_metrics(run)})
             advice = f"they have {', '.join(known)}" if known else "'proxrl train' writes it as episodes end"
             raise ProxRLError(f"no run there has {metric} yet; {advice}")
-        for env, names in grouped(curves).items():
-            bands.setdefault(env, {})[metric] = [band(group, smoothing, grid_points(group)) for group in names.values()]
+        for env, groups in grouped(curves).items():
+            bands.setdefault(env, {})[metric] = [band(group, smoothing, grid_points(group)) for group in groups.values()]
         silent = [str(run.path) for run, found in zip(runs, read, strict=True) if metric not in found]
         if silent:
             print(f"proxrl: without {metric} yet, and left out: {', '.join(silent)}", file=sys.stderr)
@@ -100,15 +103,7 @@ def check_figure(out: Path) -> None:
     """Refuse a file that can't be written, before anything is computed for it."""
     if out.suffix not in FORMATS:
         raise ProxRLError(f"can't write {out}: its name must end in {', '.join(FORMATS)}")
-    if not out.parent.is_dir():
-        raise ProxRLError(f"can't write {out}: there is no folder {out.parent}")
-
-
-def labels(runs: Sequence[RunFolder]) -> list[str]:
-    """The name of each run, with its folder where several hold runs of that environment and name."""
-    told = [(run.path, str(run.settings().get("env", "?")), str(run.settings().get("name", "?"))) for run in runs]
-    apart = names_apart(told)
-    return [f"{name} ({path.parent})" if (env, name) in apart else name for path, env, name in told]
+    check_writable(out)
 
 
 def layout(envs: Sequence[str], metrics: Sequence[str]) -> dict[tuple[str, str], tuple[int, int]]:

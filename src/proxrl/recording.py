@@ -11,7 +11,8 @@ from proxrl.agent import Agent, load
 from proxrl.build import arithmetic
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import check_request, check_spaces, named_env
-from proxrl.runs import find_run, one_line_errors, replacing
+from proxrl.files import one_line_errors, replacing
+from proxrl.lookup import find_run
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.stage import FASTEST_FPS, Moment, Stage, moments, open_stage
 from proxrl.types import Episode

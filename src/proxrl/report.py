@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from proxrl.errors import ProxRLError
+from proxrl.files import check_writable, one_line_errors, replacing
 from proxrl.imports import one_line
+from proxrl.lookup import find_runs
 from proxrl.page_data import VIDEO_TYPES, page_data
-from proxrl.runs import RunFolder, find_runs, one_line_errors, replacing
+from proxrl.runs import RunFolder
 from proxrl.summary import current_evaluation, read_evaluations
 
 # In the order in which they build on each other.
@@ -29,8 +31,7 @@ def write_report(places: Sequence[str | Path], out: Path | None = None, episodes
     folders = find_runs(places)
     if out is None:
         out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
-    if (out.exists() and not out.is_file()) or not out.parent.is_dir():  # known before anything is played
-        raise ProxRLError(f"can't write {out}: {'its folder is missing' if not out.parent.is_dir() else 'it is not a file'}")
+    check_writable(out)
     evaluations = {folder.path: evaluated(folder, episodes) for folder in folders} if episodes else {}
     data = page_data(folders, evaluations)
     if not data["runs"]:

@@ -1,9 +1,7 @@
-"""The run folder `runs/<env>/<name>/seed<k>/`: what is in it, who may write to it, and how to find it again."""
+"""The run folder `runs/<env>/<name>/seed<k>/`: what is in it, and who may write to it."""
 
 import contextlib
 import dataclasses
-import difflib
-import errno
 import functools
 import json
 import os
@@ -11,10 +9,8 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
-import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag
 from proxrl.errors import ProxRLError
+from proxrl.files import acquire_lock, is_locked, lives, one_line_errors, replacing
 from proxrl.machine import machine_facts
 from proxrl.settings import load_toml, read_toml, save_toml
 
@@ -54,43 +51,6 @@ OWN_FILES = (
 OWN_EXPORTS = ("export/policy.onnx", "export/policy.pt2", "export/settings.toml", "export/README.md")
 OWN_FOLDERS = ("checkpoints", "videos", "export")
 LOCK_NAME = "run.lock"
-# Filesystems without locks: two runs in one folder are then the user's own risk, which beats not running at all.
-NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-LOCK_IS_TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # the last two are how Windows says it
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Write to the path given: it takes the place of `path` whole, even if the power fails, or not at all after an error."""
-    if path.exists() and not path.is_file():  # a device or a pipe would become a plain file
-        raise FileExistsError(errno.EEXIST, "it is not a file")
-    # The process id keeps two writers from sharing a temporary file; what a kill leaves behind, `RunFolder.create` removes.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    # The rename itself lasts only once the folder is on disk; Windows and some network filesystems can't sync a folder.
-    with contextlib.suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-@contextlib.contextmanager
-def one_line_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into one line."""
-    try:
-        yield
-    except OSError as error:
-        raise ProxRLError(f"can't {action} {path}: {error.strerror or error}") from error
 
 
 def folder_name(env: str) -> str:
@@ -215,19 +175,7 @@ class RunFolder:
 
     def is_locked(self) -> bool:
         """Whether some process trains here now."""
-        try:
-            # Reading is enough for a lock, but on Windows; and others' runs can be read only.
-            file = open(self.path / LOCK_NAME, "r+b" if sys.platform == "win32" else "rb")
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True  # the status says so, and there is nothing that would know better
-        with file:
-            try:
-                _lock_or_raise(file)
-            except OSError as error:
-                return error.errno in LOCK_IS_TAKEN
-        return False
+        return is_locked(self.path / LOCK_NAME)
 
     def checkpoint_step(self, name: str = "latest") -> int | None:
         """The step of a checkpoint, from its first bytes; None where it is missing or can't be read so."""
@@ -307,7 +255,7 @@ class RunFolder:
         for folder in (self.videos, self.path / "export"):
             for path in folder.glob(".*.tmp"):
                 owner = re.fullmatch(r"\.(?!step-).+\.(\d+)\.tmp", path.name)
-                if owner is not None and not _lives(int(owner[1])):
+                if owner is not None and not lives(int(owner[1])):
                     yield path
 
     def _saved_config(self) -> Config:
@@ -324,66 +272,6 @@ class RunFolder:
 def is_card(path: Path) -> bool:
     """Whether a README.md is one that `proxrl export` wrote."""
     return path.is_file() and CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
-
-
-def _lives(pid: int) -> bool:
-    """Whether there is such a process here. Windows has no way to ask without harm, so there it always may."""
-    if sys.platform == "win32":
-        return True
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def acquire_lock(path: Path, busy: str) -> IO[bytes]:
-    """The lock is held until the file is closed or the process ends; `busy` says what the process that has it does."""
-    file = open(path, "a+b")
-    try:
-        _lock_patiently(file)
-    except OSError as error:
-        if error.errno not in NO_LOCKS_HERE:
-            file.seek(0)
-            owner = file.read(20).decode(errors="replace").strip()
-            file.close()
-            if error.errno not in LOCK_IS_TAKEN:
-                raise
-            raise ProxRLError(f"process {owner or '(unknown)'} {busy}") from error
-    file.truncate(0)
-    file.write(str(os.getpid()).encode())
-    file.flush()
-    return file
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock_or_raise(file: IO[bytes]) -> None:
-        # Windows forbids reading a locked byte, so the lock lies far behind the process id.
-        file.seek(1 << 20)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        file.seek(0)
-
-else:
-    import fcntl
-
-    def _lock_or_raise(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _lock_patiently(file: IO[bytes]) -> None:
-    """Whoever asks whether a run is locked holds the lock for an instant."""
-    for _ in range(4):
-        try:
-            return _lock_or_raise(file)
-        except OSError as error:
-            if error.errno not in LOCK_IS_TAKEN:
-                raise
-            time.sleep(0.05)
-    return _lock_or_raise(file)
 
 
 @functools.cache
@@ -409,64 +297,3 @@ def _git_state() -> dict[str, Any] | None:
         return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-
-
-def find_runs(places: Iterable[str | Path]) -> list[RunFolder]:
-    """All runs at or below the given folders; a run may also be named as `find_run` takes it. One whose settings can't be read
-    is told and left out: it must not hide the others.
-    """
-    found: dict[Path, RunFolder] = {}
-    for place in map(Path, places):
-        below, broken = runs_below(place) if place.exists() else ([find_run(place)], {})
-        if not below and broken:
-            raise ProxRLError(next(iter(broken.values())))
-        if not below:
-            raise ProxRLError(f"no runs at {place}; give run folders, or a folder above them such as runs/CartPole-v1")
-        for path, problem in broken.items():
-            print(f"proxrl: {path} is left out: {problem}", file=sys.stderr)
-        for run in below:
-            found.setdefault(run.path.resolve(), run)
-    return list(found.values())
-
-
-def runs_below(place: Path) -> tuple[list[RunFolder], dict[Path, str]]:
-    """The runs at or below a folder, and what is wrong with those that can't be read. Other programs have a config.toml too."""
-    with one_line_errors("look for runs in", place):
-        folders = [RunFolder(path.parent) for path in sorted(place.glob("**/config.toml")) if path.is_file()]
-    runs, broken = [], {}
-    for folder in folders:
-        try:
-            runs += [folder] if "env" in folder.settings() else []
-        except ProxRLError as error:
-            broken[folder.path] = str(error)
-    return runs, broken
-
-
-def names_apart(runs: Iterable[tuple[Path, str, str]]) -> set[tuple[str, str]]:
-    """Of runs by folder, environment and name: environment and name of those that lie in several places. They are no seeds of
-    one another.
-    """
-    places: dict[tuple[str, str], set[Path]] = {}
-    for path, env, name in runs:
-        places.setdefault((env, name), set()).add(path.resolve().parent)
-    return {key for key, found in places.items() if len(found) > 1}
-
-
-def find_run(text: str | Path) -> RunFolder:
-    """The run that `text` names: its folder, or a folder above it with no other run below; also relative to `runs/`."""
-    places = [Path(text), Path("runs") / text, Path("runs") / folder_name(str(text))]
-    with one_line_errors("look for runs in", Path(text)):
-        for place in places:
-            if (place / "config.toml").is_file():
-                return RunFolder(place)
-            # No deeper than <env>/<name>/seed<k>, so that a wrong word does not search a whole disk.
-            below = sorted({found.parent for depth in (1, 2, 3) for found in place.glob("*/" * depth + "config.toml")})
-            if len(below) == 1:
-                return RunFolder(below[0])
-            if below:
-                choices = ", ".join(map(str, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
-                raise ProxRLError(f"{len(below)} runs are below {place}; name one of {choices}")
-    known = [folder.name for folder in Path("runs").glob("*") if folder.is_dir()]
-    near = difflib.get_close_matches(str(text).partition("/")[0], known, n=1)
-    advice = f"did you mean {near[0]}?" if near else "'proxrl runs' lists those below a folder"
-    raise ProxRLError(f"no run at {str(text)!r}: neither {places[0]} nor {places[1]} holds a config.toml; {advice}")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from proxrl.curves import RETURN, read_lines
-from proxrl.errors import ProxRLError
-from proxrl.runs import RunFolder, one_line_errors, replacing
+from proxrl.files import one_line_errors, replacing
+from proxrl.runs import RunFolder
 
 # Where a run's status does not tell its return, because an earlier version wrote it, the last lines of its metrics do.
 LAST_LINES = 20
@@ -116,14 +116,3 @@ def read_evaluations(folder: RunFolder) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return evaluations if isinstance(evaluations, dict) else {}
-
-
-def summaries(folders: list[RunFolder]) -> list[Summary]:
-    """Of all runs that can be read; one that can't must not hide the others."""
-    found = []
-    for folder in folders:
-        try:
-            found.append(summarise(folder))
-        except ProxRLError:
-            continue
-    return found

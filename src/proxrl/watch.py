@@ -17,9 +17,10 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from proxrl.errors import ProxRLError
+from proxrl.lookup import runs_below
 from proxrl.page_data import VIDEO_TYPES, PageRun, document, videos_of
 from proxrl.report import filled, page_file, script
-from proxrl.runs import RunFolder, runs_below
+from proxrl.runs import RunFolder
 
 HOST, FIRST_PORT, PORTS = "127.0.0.1", 8265, 50
 # How often new runs are looked for, however many pages ask.

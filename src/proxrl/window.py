@@ -11,8 +11,8 @@ from proxrl.envs.filmed import Frame
 from proxrl.errors import ProxRLError
 from proxrl.evaluation import check_request
 from proxrl.gl import has_display
+from proxrl.lookup import find_run
 from proxrl.recording import acted, check_speed, opened, until
-from proxrl.runs import find_run
 from proxrl.stage import Moment
 from proxrl.types import Episode
 from proxrl.video import enlarged

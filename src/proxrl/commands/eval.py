@@ -3,17 +3,14 @@
 import json
 from typing import Any
 
-from proxrl.commands.parser import Parser
+from proxrl.commands.parser import Parser, add_player
 
 DESCRIPTION = "Deterministic and stochastic return of a run, with frozen statistics and equal quotas per environment."
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    add_player(parser)
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="episodes of each kind (default 20)")
-    parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
-    parser.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the episodes (default: from the run's seed)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.commands.parser import Parser
+from proxrl.commands.parser import Parser, add_checkpoint
 
 DESCRIPTION = """\
 The policy of a run as one file that needs no ProxRL: observations as the environment gives them in, its actions out.
@@ -15,11 +15,10 @@ A model card (README.md) and the settings lie beside it: a folder as model hubs 
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    add_checkpoint(parser)
     parser.add_argument(
         "--format", choices=["onnx", "pt2"], default="onnx", help="ONNX, or torch.export's own format (default onnx)"
     )
-    parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: export in the run's)")
     parser.add_argument(
         "--episodes",

@@ -26,6 +26,26 @@ class Parser(argparse.ArgumentParser):
                 raise ProxRLError(f"there is no flag {name}{hint} ('{self.prog} --help' lists them)")
 
 
+def add_checkpoint(parser: Parser) -> None:
+    """Which policy: a run, and one of its checkpoints."""
+    parser.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
+
+
+def add_player(parser: Parser) -> None:
+    """Which policy, and where and from which seed it plays."""
+    add_checkpoint(parser)
+    parser.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the episodes (default: from the run's seed)")
+
+
+def add_viewer(parser: Parser) -> None:
+    """What play and record have in common."""
+    add_player(parser)
+    parser.add_argument("--deterministic", action="store_true", help="take the likeliest actions (default: sample them)")
+    parser.add_argument("--fps", type=float, metavar="N", help="frames per second (default: the environment's own)")
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Says `--[no-]flag` once and `KEY=VALUE ...` once, where argparse repeats itself."""
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxrl.commands.parser import Parser
+from proxrl.commands.parser import Parser, add_viewer
 
 DESCRIPTION = """\
 A trained policy in a window; Esc, Q or closing it ends. Without a display, use proxrl record.
@@ -13,13 +13,8 @@ A trained policy in a window; Esc, Q or closing it ends. Without a display, use 
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    add_viewer(parser)
     parser.add_argument("--episodes", type=int, metavar="N", help="episodes to play (default: until the window is closed)")
-    parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
-    parser.add_argument("--deterministic", action="store_true", help="take the likeliest actions (default: sample them)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the episodes (default: from the run's seed)")
-    parser.add_argument("--fps", type=float, metavar="N", help="frames per second (default: the environment's own)")
-    parser.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
 
 
 def run(options: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.commands.parser import Parser
+from proxrl.commands.parser import Parser, add_viewer
 
 DESCRIPTION = """\
 Episodes of a trained policy as a video, in the run's videos/ or where --out says; needs no display.
@@ -14,16 +14,11 @@ Episodes of a trained policy as a video, in the run's videos/ or where --out say
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    add_viewer(parser)
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes in the video (default 1)")
     parser.add_argument("--max-steps", type=int, metavar="N", help="end the video after so many steps")
-    parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
-    parser.add_argument("--deterministic", action="store_true", help="take the likeliest actions (default: sample them)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the episodes (default: from the run's seed)")
-    parser.add_argument("--fps", type=float, metavar="N", help="frames per second (default: the environment's own)")
     parser.add_argument("--gif", action="store_true", help="write a GIF instead of an mp4")
     parser.add_argument("--out", type=Path, metavar="FILE", help="mp4 or GIF to write (default: a name in the run's videos/)")
-    parser.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
 
 
 def run(options: dict[str, Any]) -> int:

@@ -29,12 +29,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: dict[str, Any]) -> int:
     from proxrl.errors import ProxRLError
-    from proxrl.runs import find_runs
-    from proxrl.summary import summaries
+    from proxrl.lookup import find_runs
+    from proxrl.summary import summarise
 
     if options["runs"] == ["runs"] and not Path("runs").is_dir():
         raise ProxRLError("there is no folder 'runs' here yet; 'proxrl train CartPole-v1' makes one, or name another")
-    found = summaries(find_runs(options["runs"]))
+    found = [summarise(folder) for folder in find_runs(options["runs"])]
     long_ago = datetime.fromtimestamp(0, UTC)
     found.sort(key=lambda one: one.updated or long_ago, reverse=True)
     if options["json"]:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from proxrl.runs import one_line_errors, replacing
+from proxrl.files import one_line_errors, replacing
 
 
 class JsonlLogger:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from proxrl.errors import ProxRLError
-from proxrl.runs import one_line_errors
+from proxrl.files import one_line_errors
 
 # The checksum of a record takes the most time; a batch of them costs a third of as many spread over the training loop.
 WRITE_SECONDS = 2.0

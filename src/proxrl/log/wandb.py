@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from proxrl.errors import ProxRLError
-from proxrl.runs import one_line_errors, replacing
+from proxrl.files import one_line_errors, replacing
 
 ID_NAME = "wandb_id"
 

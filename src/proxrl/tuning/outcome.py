@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxrl.config import Config
+from proxrl.files import one_line_errors, replacing
 from proxrl.resolve import Resolved
-from proxrl.runs import one_line_errors, replacing
 from proxrl.settings import toml_value
 from proxrl.tuning.space import as_settings
 from proxrl.tuning.study import INDEX, Study

@@ -11,9 +11,9 @@ from typing import Any
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError
+from proxrl.files import one_line_errors, replacing
 from proxrl.imports import name_of
 from proxrl.resolve import Resolved, resolve
-from proxrl.runs import one_line_errors, replacing
 from proxrl.settings import parse_value, toml_value
 from proxrl.signals import stopping_signals
 from proxrl.tuning.display import Display

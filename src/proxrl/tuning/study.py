@@ -9,8 +9,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
+from proxrl.files import acquire_lock, one_line_errors
 from proxrl.imports import one_line
-from proxrl.runs import acquire_lock, folder_name, one_line_errors
+from proxrl.runs import folder_name
 from proxrl.seeding import Purpose, integer_seed
 from proxrl.tuning.space import Space, draw, starting_point
 
