@@ -1,12 +1,12 @@
 """The command that repeats a run."""
 
-import json
 import shlex
 from typing import Any
 
-from proxrl.config import OFF, Config, flag
+from proxrl.config import Config, flag
 from proxrl.errors import ProxRLError
 from proxrl.runs import RunFolder
+from proxrl.settings import typed
 
 
 def repeat_command(run: RunFolder) -> str:
@@ -55,9 +55,6 @@ def flag_words(name: str, value: Any) -> list[str]:
     """A setting as one types it."""
     if isinstance(value, bool):
         return [flag(name if value else f"no_{name}")]
-    if isinstance(value, dict):
-        return [flag(name), *(f"{key}={json.dumps(item)}" for key, item in value.items())]
-    if isinstance(value, tuple):
-        return [flag(name), *map(str, value)]
-    text = OFF if value is None else str(value)
-    return [f"{flag(name)}={text}"] if text.startswith("-") else [flag(name), text]
+    words = typed(value)
+    # A word that begins with a dash would be taken for a flag.
+    return [f"{flag(name)}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [flag(name), *words]

@@ -16,11 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag
+from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.errors import ProxRLError
 from proxrl.files import acquire_lock, is_locked, lives, one_line_errors, replacing
 from proxrl.machine import machine_facts
-from proxrl.settings import load_toml, read_toml, save_toml
+from proxrl.settings import load_toml, read_toml, save_toml, typed
 
 if TYPE_CHECKING:  # listing runs must not wait for torch
     import torch
@@ -84,14 +84,7 @@ def _advice(name: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A setting as one types it."""
-    if value is None:
-        return OFF
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    if isinstance(value, dict):
-        return " ".join(f"{key}={json.dumps(item)}" for key, item in value.items()) or "empty"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return " ".join(typed(value)) or "empty"
 
 
 class RunFolder:

@@ -87,6 +87,15 @@ def _parse_pairs(name: str, words: dict[str, Any] | list[str]) -> dict[str, Any]
     return pairs
 
 
+def typed(value: Any) -> list[str]:
+    """A setting in words, as one types them after its flag."""
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    if isinstance(value, dict):
+        return [f"{key}={json.dumps(item)}" for key, item in value.items()]
+    return [OFF if value is None else str(value).lower() if isinstance(value, bool) else str(value)]
+
+
 def save_toml(config: Config, path: Path) -> None:
     """Write every field, so that the file alone repeats the run."""
     lines = [f"{spec.name} = {toml_value(getattr(config, spec.name))}" for spec in dataclasses.fields(config)]
