@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import proxrl
 from commands import SMALL, metrics, run, steps
 from proxrl.cli import main
+from test_compare import write_run
 
 FLAGS = """--total-steps --num-envs --rollout-steps --num-minibatches --epochs --learning-rate --gamma --gae-lambda
 --clip --value-clip --entropy-coef --value-coef --max-grad-norm --target-kl --seed --name --runs-dir --engine
@@ -208,3 +209,11 @@ def test_environment_arguments_add_up(
     words = ["train", "FrozenLake-v1", "--env-kwargs", "is_slippery=false", "--env-kwargs", "map_name=8x8", "--print-config"]
     assert main(words) == 0
     assert 'env_kwargs = { "is_slippery" = false, "map_name" = "8x8" }' in capsys.readouterr().out
+
+
+def test_output_that_the_stream_cannot_spell_is_no_error(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "Ünten-v0", "ppo", 1, [1.0, 2.0])
+    for words in (["runs", "runs"], ["compare", "runs"], ["plot", "runs", "--text"]):
+        done = run(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
+        assert done.returncode == 0, done.stderr
+        assert "?nten-v0" in done.stdout

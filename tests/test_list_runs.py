@@ -5,7 +5,9 @@ import os
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import proxrl
@@ -128,3 +130,24 @@ def test_no_runs_yet_says_how_to_make_one(
     monkeypatch.chdir(tmp_path)
     assert main(["runs"]) == 2
     assert "proxrl train CartPole-v1" in capsys.readouterr().err
+
+
+class Stop(proxrl.Callback):
+    """Looks at the status after some iterations, none of which wrote a checkpoint, and stops by a number that is true."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
+        self.seen.append((session.folder.read_status()["step"], session.step))
+        session.stop_requested = np.bool_(len(self.seen) == 3)
+
+
+def test_the_status_of_a_running_job_is_fresh_between_its_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxrl.session.SECONDS_BETWEEN_STATUSES", 0.0)
+    look = Stop()
+    result = proxrl.train(
+        "CartPole-v1", runs_dir=tmp_path, num_envs=2, rollout_steps=64, total_steps=10_000, quiet=True, callbacks=[look]
+    )
+    assert look.seen == [(0, 128), (128, 256), (256, 384)]  # each is of the iteration before
+    assert (result.step, result.finished) == (384, False)

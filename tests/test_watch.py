@@ -279,5 +279,11 @@ def test_the_page_follows_the_runs_by_itself(runs: Path, tmp_path: Path) -> None
         assert complaints(driver) == []
         assert places_asked(driver) <= {"http:127.0.0.1", "data:"}
 
+        # An answer that is none, and then again one: the page goes on asking.
+        driver.execute_script("window.asked = window.fetch; window.fetch = async () => ({ ok: false })")
+        until("document.getElementById('notice').innerText.startsWith('The server has stopped')")
+        driver.execute_script("window.fetch = window.asked")
+        until("document.getElementById('notice').innerText === 'Live'")
+
         process.send_signal(signal.SIGINT)
         until("document.getElementById('notice').innerText.startsWith('The server has stopped')")
