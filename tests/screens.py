@@ -14,7 +14,8 @@ class Screen:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "Xvfb_screen0"
-        words = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-fbdir", str(folder), "-nolisten", "tcp"]
+        # Without -noreset it begins anew whenever its last client leaves, and drops whoever connects at that moment.
+        words = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-fbdir", str(folder), "-nolisten", "tcp", "-noreset"]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         display = f":{self.process.stdout.readline().strip()}"
