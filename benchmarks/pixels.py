@@ -14,7 +14,7 @@ import torch
 
 from proxrl import ppo
 from proxrl.build import arithmetic, build
-from proxrl.resolve import resolve
+from proxrl.config.resolve import resolve
 
 ENV = "PongNoFrameskip-v4"
 

@@ -16,13 +16,13 @@ import proxrl
 from harness import NEVER, NextStepEnvs, assemble, collect, run_ranks, scripted, train
 from proxrl import ppo
 from proxrl.build import Parts, arithmetic
-from proxrl.collect.minibatch import minibatches, pieces
+from proxrl.collect.minibatches import minibatches, pieces
 from proxrl.config import Config, Phase
+from proxrl.config.schedule import parse_schedule
+from proxrl.engine.adaptive import Steering
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
-from proxrl.schedule import parse_schedule
-from proxrl.steering import Steering
 from proxrl.world.solo import Solo
 
 COMPUTES = ("numpy", "autograd")

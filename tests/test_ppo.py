@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from harness import NEVER, LostEnvs, NextStepEnvs, Scripted, assemble, collect, run_ranks, scripted, train
 from proxrl import ppo
 from proxrl.build import Parts
-from proxrl.collect.minibatch import minibatches
+from proxrl.collect.minibatches import minibatches
+from proxrl.common.seeding import Purpose, generator
+from proxrl.common.tree import tree_leaves
 from proxrl.config import Coefficients, Config
+from proxrl.engine.api import Outputs
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.errors import ProxRLError
-from proxrl.policy.compute import Outputs
-from proxrl.seeding import Purpose, generator
-from proxrl.tree import tree_leaves
 from proxrl.types import Batch, Rollout
 from proxrl.world.solo import Solo
 

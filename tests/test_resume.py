@@ -11,9 +11,9 @@ import torch
 
 import proxrl
 from commands import assert_same_checkpoint, metrics, saved, steps
-from proxrl import checkpoint
 from proxrl.cli import main
-from proxrl.runs import RunFolder
+from proxrl.runs import checkpoint
+from proxrl.runs.folder import RunFolder
 from proxrl.session import Session
 
 # Every episode of Pendulum has 200 steps, so it ends with the rollout; everything that has a state is on.
@@ -219,7 +219,7 @@ def test_a_resumed_run_keeps_where_its_environments_run(tmp_path: Path, monkeypa
         "tensorboard": False,
     }
     proxrl.train("CartPole-v1", total_steps=32, **settings)
-    monkeypatch.setattr("proxrl.resolve.choose_vector", lambda *_: "native")
+    monkeypatch.setattr("proxrl.config.resolve.choose_vector", lambda *_: "native")
     result = proxrl.train("CartPole-v1", total_steps=64, **settings)
     assert (result.step, RunFolder(result.path).config().vector) == (64, "inprocess")
     assert RunFolder(proxrl.train("CartPole-v1", total_steps=64, clobber=True, **settings).path).config().vector == "native"

@@ -15,13 +15,14 @@ from proxrl.config import Config
 from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
-    from proxrl.agent import Agent, load
     from proxrl.callback import Callback
-    from proxrl.evaluation import Scores, evaluate
     from proxrl.launch import Result, train
-    from proxrl.recording import Recording, record
+    from proxrl.look.agent import Agent, load
+    from proxrl.look.evaluation import evaluate
+    from proxrl.look.recording import Recording, record
+    from proxrl.look.window import play
+    from proxrl.runs.evaluations import Scores
     from proxrl.tuning.run import Tuned, tune
-    from proxrl.window import play
 
 __version__ = metadata.version("proxrl")
 __all__ = [
@@ -45,16 +46,16 @@ __all__ = [
 _HOMES = {
     "train": "launch",
     "Result": "launch",
-    "evaluate": "evaluation",
-    "Scores": "evaluation",
-    "load": "agent",
-    "Agent": "agent",
+    "evaluate": "look.evaluation",
+    "Scores": "look.evaluation",
+    "load": "look.agent",
+    "Agent": "look.agent",
     "Callback": "callback",
     "tune": "tuning.run",
     "Tuned": "tuning.run",
-    "record": "recording",
-    "Recording": "recording",
-    "play": "window",
+    "record": "look.recording",
+    "Recording": "look.recording",
+    "play": "look.window",
 }
 
 

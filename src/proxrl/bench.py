@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxrl import ppo
-from proxrl.build import arithmetic, assemble, build_device, build_environments, build_world, share
+from proxrl.build import arithmetic, assemble, build_device, build_environments, build_world, rank_envs
 from proxrl.callback import Callback
 from proxrl.config import Config
-from proxrl.evaluation import Scores
+from proxrl.config.resolve import EnvLike
 from proxrl.launch import ending_together
 from proxrl.log.console import Console
-from proxrl.resolve import EnvLike
-from proxrl.runs import RunFolder
+from proxrl.runs.evaluations import Scores
+from proxrl.runs.folder import RunFolder
 from proxrl.session import Session
 from proxrl.types import Rollout
-from proxrl.world.api import World, agreed
+from proxrl.world.api import World, on_all_ranks
 
 ENDLESS = 2**50
 
@@ -126,8 +126,10 @@ def bench(config: Config, seconds: float, env: EnvLike | None = None) -> Speed:
         world = build_world(config)
         stack.enter_context(ending_together(world, debug=False))
         measured: Any = TimedWorld(world)
-        envs, device = share(config.num_envs, world), build_device(config.device, config.device_ids, world)
-        pool = agreed(world, lambda: build_environments(config, env or config.env, len(envs), envs.start, world), debug=False)
+        envs, device = rank_envs(config.num_envs, world), build_device(config.device, config.device_ids, world)
+        pool = on_all_ranks(
+            world, lambda: build_environments(config, env or config.env, len(envs), envs.start, world), debug=False
+        )
         stack.callback(pool.close)
         environments: Any = Timed(pool, "step")
         parts = assemble(config, environments, measured, device, envs.start)

@@ -13,22 +13,23 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from proxrl.allocator import keep_freed_memory
-from proxrl.collect.normalize import RewardScaler
-from proxrl.collect.rollout import Collector
+from proxrl.collect.collector import Collector
+from proxrl.collect.rewards import RewardScaler
 from proxrl.config import Config
+from proxrl.engine.adaptive import Steering
+from proxrl.engine.allocator import keep_freed_memory
+from proxrl.engine.api import Compute
+from proxrl.engine.autograd import TorchCompute
+from proxrl.engine.flat import FlatParameters
+from proxrl.engine.numpy_mlp import NumpyCompute
+from proxrl.engine.optimizers import Optimizer
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import make_environments
-from proxrl.errors import AgreedError, ProxRLError
-from proxrl.policy.compute import Compute, TorchCompute
-from proxrl.policy.flat import FlatParameters
+from proxrl.errors import CollectiveError, ProxRLError
 from proxrl.policy.heads import Head
 from proxrl.policy.networks import make_policy
-from proxrl.policy.optimizers import Optimizer
 from proxrl.policy.policy import Policy
-from proxrl.policy.small import NumpyCompute
-from proxrl.steering import Steering
 from proxrl.types import Terms
 from proxrl.world.api import World, own_seat
 from proxrl.world.launcher import Launch, launched, meet_by_slurm
@@ -67,7 +68,7 @@ def build(config: Config, env: str | Callable[..., Any], world: World | None = N
     """Everything that this rank's part of the training needs; `env` is `config.env`, or the callable it stands for."""
     world = world or Solo()
     device = build_device(config.device, config.device_ids, world)
-    envs = share(config.num_envs, world)
+    envs = rank_envs(config.num_envs, world)
     environments = build_environments(config, env, len(envs), envs.start, world)
     try:
         return assemble(config, environments, world, device, envs.start)
@@ -96,12 +97,12 @@ def assemble(config: Config, environments: Environments, world: World, device: t
     )
 
 
-def share(num_envs: int, world: World) -> range:
+def rank_envs(num_envs: int, world: World) -> range:
     """Which of all environments are this rank's."""
     each, rest = divmod(num_envs, world.size)
     if rest:
         fits = [count for count in (each * world.size, (each + 1) * world.size) if count]
-        raise AgreedError(
+        raise CollectiveError(
             f"--num-envs {num_envs} can't be shared equally by {world.size} ranks; use {' or '.join(map(str, fits))},"
             " or --envs-per-rank"
         )
@@ -137,11 +138,11 @@ def build_world(config: Config) -> World:
         return Solo()
     if launch.size == 1:
         starter = "mpirun -n 2" if kind == "mpi" else "torchrun --nproc-per-node 2 -m"
-        raise AgreedError(f"--world {kind}, but no launcher has started several ranks; use {starter} proxrl train ...")
+        raise CollectiveError(f"--world {kind}, but no launcher has started several ranks; use {starter} proxrl train ...")
     if kind == "mpi" and launch.launcher == "torchrun":
-        raise AgreedError("--world mpi, but torchrun started this; use mpirun, or leave --world out")
+        raise CollectiveError("--world mpi, but torchrun started this; use mpirun, or leave --world out")
     if kind == "torch" and launch.kind == "mpi" and launch.launcher != "srun":
-        raise AgreedError(f"--world torch, but {launch.launcher} started this; use torchrun or srun, or leave --world out")
+        raise CollectiveError(f"--world torch, but {launch.launcher} started this; use torchrun or srun, or leave --world out")
     world = join_world(kind, launch, uses_nccl(config))
     if world.size != launch.size:
         # Each process would train a run of its own, in the folder of the others.
@@ -158,7 +159,9 @@ def refuse_shared_gpus(world: World, device: torch.device, nccl: bool) -> None:
     places = world.gather((own_seat().host, str(device), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if world.kind == "torch" and nccl and len(set(places)) < len(places):
         host, name, _ = next(place for place in places if places.count(place) > 1)
-        raise AgreedError(f"several ranks would use {name} of {host}; start fewer there, or let them share it: --device-ids 0 0")
+        raise CollectiveError(
+            f"several ranks would use {name} of {host}; start fewer there, or let them share it: --device-ids 0 0"
+        )
 
 
 def uses_nccl(config: Config) -> bool:

@@ -9,9 +9,20 @@ class ProxRLError(Exception):
         super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
-class AgreedError(ProxRLError):
+class CollectiveError(ProxRLError):
     """One that every rank raises at the same point, so that none waits for another: it is enough if the first tells it."""
 
 
-class DivergedError(AgreedError):
+class DivergedError(CollectiveError):
     """The settings let training run away. Not the environment's fault, so tuning goes on to other settings."""
+
+
+def one_line(error: BaseException) -> str:
+    """Another library's exception as part of one of our messages: its type and its first line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line: our own say all there is to say, others need their type."""
+    return str(error) if isinstance(error, ProxRLError) else one_line(error)

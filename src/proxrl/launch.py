@@ -3,6 +3,7 @@ command.
 """
 
 import dataclasses
+import functools
 import os
 import shlex
 import signal
@@ -17,25 +18,25 @@ from typing import Any
 from proxrl import ppo
 from proxrl.build import Parts, arithmetic, build, build_environments, build_world, refuse_shared_gpus, uses_nccl
 from proxrl.callback import Callback
-from proxrl.capture import capturer
+from proxrl.common.seeding import Purpose, integer_seed
+from proxrl.common.signals import stopping_signals
 from proxrl.config import Config, flag
+from proxrl.config.parse import toml_value
+from proxrl.config.plugins import build_plugin
+from proxrl.config.resolve import EnvLike, resolve
 from proxrl.envs.api import Environments
-from proxrl.errors import AgreedError, ProxRLError
-from proxrl.evaluation import Scores, equal_quota, run_episodes
-from proxrl.imports import one_line
+from proxrl.errors import CollectiveError, ProxRLError, one_line
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
 from proxrl.log.jsonl import JsonlLogger
 from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.wandb import WandbLogger
-from proxrl.own import build_own
-from proxrl.resolve import EnvLike, resolve
-from proxrl.runs import RunFolder, run_folder
-from proxrl.seeding import Purpose, integer_seed
-from proxrl.session import Saved, Session, check_restorable, told
-from proxrl.settings import toml_value
-from proxrl.signals import stopping_signals
-from proxrl.world.api import World, agreed
+from proxrl.look.capture import capturer
+from proxrl.look.evaluation import equal_quota, run_episodes
+from proxrl.runs.evaluations import Scores
+from proxrl.runs.folder import RunFolder, earlier_config, run_folder
+from proxrl.session import Saved, Session, attribute_errors, check_restorable
+from proxrl.world.api import World, on_all_ranks
 from proxrl.world.launcher import is_for_this_rank_to_tell
 
 
@@ -76,11 +77,12 @@ def train(
     Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on all, loggers on the first.
     """
     file = None if config is None else Path(config)
-    resolved = resolve(env, settings, preset, None if clobber else Path(runs_dir), file, envs_per_rank).config
+    earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
+    resolved = resolve(env, settings, preset, earlier, file, envs_per_rank).config
     outputs = quiet, tensorboard, wandb
     try:
         result = run(env or resolved.env, resolved, Path(runs_dir), clobber, *outputs, callbacks, loggers, debug=True)
-    except AgreedError:
+    except CollectiveError:
         raise  # on all ranks, so that a program may catch it and go on with the next run
     except ProxRLError as error:
         if resolved.world != "solo" and not is_for_this_rank_to_tell(error):
@@ -109,7 +111,7 @@ def run(
         stack.enter_context(arithmetic(config))
         world = build_world(config)
         stack.enter_context(ending_together(world, debug))
-        config, clobber = settle(world, config, clobber, path)
+        config, clobber = agree_on_settings(world, config, clobber, path)
         quiet = quiet or world.rank > 0
 
         def prepare() -> tuple[Parts, list[Callback], Callable[[Session], None]]:
@@ -142,9 +144,9 @@ def run(
 
         folder = RunFolder(path)
         # Built by all before the folder is touched: what can't be built must not cost an old run by --clobber.
-        parts, callbacks, capture = agreed(world, prepare, debug)
+        parts, callbacks, capture = on_all_ranks(world, prepare, debug)
         refuse_shared_gpus(world, parts.parameters.values.device, uses_nccl(config))
-        saved, open_loggers = agreed(world, open_run, debug)
+        saved, open_loggers = on_all_ranks(world, open_run, debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
         start_step = saved[1]["step"] if saved else 0
         # mpirun gives its ranks a terminal even where its own output goes to a file.
@@ -183,7 +185,7 @@ def run(
         return result
 
 
-def settle(world: World, config: Config, clobber: bool, path: Path) -> tuple[Config, bool]:
+def agree_on_settings(world: World, config: Config, clobber: bool, path: Path) -> tuple[Config, bool]:
     """What the ranks must agree on before they begin; gives the settings, and whether an old run is to go."""
     settings = {spec.name: toml_value(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
     for name in ("vector", "device", "device_ids", "threads"):  # a matter of what a host has
@@ -196,10 +198,10 @@ def settle(world: World, config: Config, clobber: bool, path: Path) -> tuple[Con
         odd = [name for name, value in everybodys[0].items() if theirs[name] != value]
         if odd:
             pair = f"{theirs[odd[0]]} on rank {rank}, but {everybodys[0][odd[0]]} on rank 0"
-            raise AgreedError(f"{flag(odd[0])} is {pair}: ranks train one run, so give all the same, or --world solo")
+            raise CollectiveError(f"{flag(odd[0])} is {pair}: ranks train one run, so give all the same, or --world solo")
     clobber = clobber and max(all_restarts) == 0  # a restarted job repeats its words, but must not begin again
     if not clobber and any(all_found) and not all_found[0]:
-        raise AgreedError(
+        raise CollectiveError(
             f"rank {all_found.index(True)} finds a checkpoint in {path} and rank 0 does not; put --runs-dir on a disk that all"
             " hosts share, or delete it there"
         )
@@ -211,7 +213,7 @@ def ending_together(world: World, debug: bool) -> Iterator[None]:
     """What ends one of several ranks ends all, with its cause on one line: the others could only wait for it."""
     try:
         yield
-    except AgreedError:
+    except CollectiveError:
         raise
     except BaseException as error:
         if world.size == 1:
@@ -225,7 +227,7 @@ def ending_together(world: World, debug: bool) -> Iterator[None]:
 
 
 def close(logger: Logger) -> None:
-    with told(logger, "close"):
+    with attribute_errors(logger, "close"):
         logger.close()
 
 
@@ -237,7 +239,7 @@ def own_parts(name: str, text: str | None, kwargs: dict[str, Any]) -> list[Any]:
     """What --callback or --logger builds; none where there is none."""
     if text is None:
         return []
-    made = build_own(name, text, (), kwargs)
+    made = build_plugin(name, text, (), kwargs)
     return checked(f"{flag(name)} {text}", [made], CALLBACK if name == "callback" else LOGGER)
 
 

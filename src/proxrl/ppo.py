@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from proxrl.build import Parts
-from proxrl.collect.minibatch import minibatches, moments, pieces
+from proxrl.collect.minibatches import minibatches, moments, pieces
+from proxrl.common.seeding import Purpose, generator
 from proxrl.config import Coefficients, Phase
+from proxrl.engine.api import Outputs
 from proxrl.errors import DivergedError
-from proxrl.policy.compute import Outputs
-from proxrl.seeding import Purpose, generator
 from proxrl.session import Session
 from proxrl.types import Array, Batch, Rollout, Terms
 

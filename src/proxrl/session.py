@@ -11,15 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from proxrl import checkpoint
 from proxrl.build import Parts
 from proxrl.callback import Callback
-from proxrl.errors import AgreedError, ProxRLError
-from proxrl.evaluation import Scores
-from proxrl.imports import one_line
+from proxrl.envs.spaces import same_form, space_from_json, space_to_json
+from proxrl.errors import CollectiveError, ProxRLError, one_line
 from proxrl.log.api import Display, Logger
-from proxrl.runs import RunFolder, State
-from proxrl.spaces import same_form, space_from_json, space_to_json
+from proxrl.runs import checkpoint
+from proxrl.runs.evaluations import Scores
+from proxrl.runs.folder import RunFolder, State
 from proxrl.types import Episode, Rollout
 
 # Training return is the mean over this many episodes; fewer than `ENOUGH` say too little to call a best.
@@ -78,7 +77,7 @@ class Session:
     def collected(self, rollout: Rollout) -> None:
         """A rollout is there, and nothing has been learnt from it yet."""
         for callback in self.callbacks:
-            with told(callback, "on_rollout"):
+            with attribute_errors(callback, "on_rollout"):
                 callback.on_rollout(self, rollout)
         if self.callbacks and np.shape(rollout.reward) != rollout.valid.shape:
             shapes = f"{np.shape(rollout.reward)}, but must have {rollout.valid.shape}"
@@ -99,14 +98,14 @@ class Session:
         self._consider_best(before, charts)
         metrics = {**charts, **metrics}
         for callback in self.callbacks:
-            with told(callback, "on_iteration"):
+            with attribute_errors(callback, "on_iteration"):
                 callback.on_iteration(self, metrics)
             odd = [name for name, value in metrics.items() if not isinstance(value, Real)]
             if odd:
                 what = f"{odd[0]!r} = {metrics[odd[0]]!r}"
                 raise ProxRLError(f"{type(callback).__name__}.on_iteration left {what} in the metrics; they must be numbers")
         for logger in self.loggers:
-            with told(logger, "log"):
+            with attribute_errors(logger, "log"):
                 logger.log(self.step, metrics)
         if _crossed(self.parts.config.capture_video, self.iteration - 1, self.iteration):
             self.capture(self)
@@ -185,7 +184,7 @@ class Session:
         digests = self.parts.world.gather(checkpoint.digest(tensors))
         odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if odd:
-            raise AgreedError(
+            raise CollectiveError(
                 f"at step {self.step:,} rank {odd[0]} has other parameters than rank 0, though both took the same steps: do their"
                 " hosts compute alike? The last good checkpoint is untouched"
             )
@@ -208,13 +207,13 @@ class Session:
             "observation_space": space_to_json(environments.observation_space),
             "action_space": space_to_json(environments.action_space),
         }
-        return learnt_tensors(self.parts), state
+        return learned_tensors(self.parts), state
 
     def _begin(self, saved: Saved | None) -> None:
         """Begin with the first rank's parameters, and where it has a checkpoint go on from it as if nothing had happened. Random
         streams need no restoring: they are addressed by iteration and episode.
         """
-        ours, world = learnt_tensors(self.parts), self.parts.world
+        ours, world = learned_tensors(self.parts), self.parts.world
         for name, tensor in (saved[0] if saved else {}).items():
             ours[name].copy_(tensor)
         for tensor in ours.values():
@@ -238,7 +237,7 @@ class Session:
         return self.episode_counts[first : first + self.parts.environments.num_envs]
 
 
-def learnt_tensors(parts: Parts) -> dict[str, torch.Tensor]:
+def learned_tensors(parts: Parts) -> dict[str, torch.Tensor]:
     """Everything that learns; the tensors themselves, so that restoring copies into them."""
     policy = {f"policy.{name}": tensor for name, tensor in parts.policy.state_dict().items()}
     rewards = {f"rewards.{name}": tensor for name, tensor in parts.reward_scaler.state_dict().items()}
@@ -256,7 +255,7 @@ def check_restorable(parts: Parts, path: Path, tensors: dict[str, torch.Tensor],
                 f"the environment's {label} is {now}, but the run in {path} was begun with {then};"
                 " use another --name, or --clobber to start over"
             )
-    ours = learnt_tensors(parts)
+    ours = learned_tensors(parts)
     if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
         raise ProxRLError(
             f"the checkpoint in {path} belongs to other networks or spaces: has the environment changed?"
@@ -265,7 +264,7 @@ def check_restorable(parts: Parts, path: Path, tensors: dict[str, torch.Tensor],
 
 
 @contextmanager
-def told(part: object, call: str) -> Iterator[None]:
+def attribute_errors(part: object, call: str) -> Iterator[None]:
     """An error in a part that may be the user's own says whose it is."""
     try:
         yield

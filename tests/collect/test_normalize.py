@@ -9,11 +9,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from harness import NextStepEnvs, assemble, collect, run_ranks, scripted
-from proxrl.collect.normalize import RewardScaler, RunningMoments
+from proxrl.collect.rewards import RewardScaler
 from proxrl.config import Config
 from proxrl.envs.gymnasium import InProcessEnvs
-from proxrl.evaluation import run_episodes
+from proxrl.look.evaluation import run_episodes
 from proxrl.policy.preprocess import Whiten
+from proxrl.policy.statistics import RunningMoments
 from proxrl.types import Rollout
 from proxrl.world.solo import Solo
 

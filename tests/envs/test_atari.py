@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 import proxrl
 from commands import saved
 from proxrl.config import Config
+from proxrl.config.resolve import resolve
 from proxrl.envs.atari import AtariOptions, ClassicAtari, rom_of
 from proxrl.envs.registry import check_env, choose_vector, find_family, make_environments
 from proxrl.errors import ProxRLError
-from proxrl.resolve import resolve
 
 pytest.importorskip("ale_py", reason="Atari needs ale-py")
 pytest.importorskip("cv2", reason="the classic wrappers need OpenCV")

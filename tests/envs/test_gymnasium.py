@@ -7,13 +7,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from sample_envs import Counter, Failing, Nested, WrongShape, not_an_env
 
 from proxrl.envs.api import Autoreset, episode_seed
 from proxrl.envs.gymnasium import InProcessEnvs, NativeVectorEnvs, make_env, make_native
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
 from proxrl.types import Episode
+from sample_envs import Counter, Failing, Nested, WrongShape, not_an_env
 
 
 def counters(*endings: tuple[int, int]) -> InProcessEnvs:

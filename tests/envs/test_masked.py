@@ -12,13 +12,14 @@ from gymnasium import spaces
 import proxrl
 from harness import assemble, collect
 from mask_envs import STEPS, Continuous, Doors, OnlyMask, Panel
-from proxrl import checkpoint, ppo
-from proxrl.collect.minibatch import minibatches
+from proxrl import ppo
+from proxrl.collect.minibatches import minibatches
 from proxrl.config import Config
+from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.registry import make_environments
+from proxrl.envs.spaces import Masked
 from proxrl.errors import ProxRLError
-from proxrl.masks import MASK, flatten_mask
-from proxrl.spaces import Masked
+from proxrl.runs import checkpoint
 from proxrl.world.solo import Solo
 
 SEEN = spaces.Box(-1, 1, (1,), np.float32)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import proxrl
+from proxrl.config.resolve import resolve
 from proxrl.envs.envpool import EnvPoolEnvs
 from proxrl.envs.registry import find_family, make_environments
 from proxrl.errors import ProxRLError
-from proxrl.resolve import resolve
 
 pytest.importorskip("envpool", reason="Procgen needs EnvPool")
 

@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from sample_envs import Counter
 
 from proxrl.envs import registry
 from proxrl.envs.envpool import EnvPoolEnvs
@@ -16,6 +15,7 @@ from proxrl.envs.gymnasium import InProcessEnvs, NativeVectorEnvs
 from proxrl.envs.registry import check_env, choose_vector, families, find_family, make_environments
 from proxrl.envs.workers import WorkerEnvs
 from proxrl.errors import ProxRLError
+from sample_envs import Counter
 
 # Gymnasium 1.1 calls it v3, later ones v4.
 TAXI = max(name for name in gymnasium.registry if name.startswith("Taxi-"))

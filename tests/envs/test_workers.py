@@ -14,12 +14,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from sample_envs import Counter, Failing, Keeping, Nested
 
+from commands import SUPPORT
+from proxrl.common.tree import tree_leaves
 from proxrl.envs.gymnasium import InProcessEnvs, make_env
 from proxrl.envs.workers import WorkerEnvs
 from proxrl.errors import ProxRLError
-from proxrl.tree import tree_leaves
+from sample_envs import Counter, Failing, Keeping, Nested
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,7 @@ def is_running(pid: int) -> bool:
 def test_workers_leave_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == -signal.SIGALRM, run.stderr
     pids = [int(word) for word in run.stdout.split()]
@@ -162,7 +163,7 @@ def test_an_unguarded_script_gets_a_clear_line(tmp_path: Path) -> None:
     script.write_text(
         "from proxrl.envs.workers import WorkerEnvs\nfrom sample_envs import Counter\nWorkerEnvs([Counter], num_workers=1)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     run = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 1
     assert "worker 0 (environment 0) ended while starting: keep the main script's work under" in run.stderr

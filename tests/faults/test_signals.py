@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import SMALL, assert_same_checkpoint, children, is_alive, metrics, run, saved, start, steps, wait_for
+from commands import SMALL, SUPPORT, assert_same_checkpoint, children, is_alive, metrics, run, saved, start, steps, wait_for
 from proxrl.cli import main
 from proxrl.envs import registry
 from proxrl.envs.workers import WorkerEnvs
@@ -96,7 +96,7 @@ def test_killed_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     words = ("train", "CartPole-v1", *SMALL, "--quiet", "--save-every", "32")
     killed = tmp_path / "runs/CartPole-v1/ppo/seed1"
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    path = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     arguments = [str(killed), *words, "--total-steps", "1000000"]
     done = subprocess.run(
         [sys.executable, "-c", KILLS, *arguments], env=path, capture_output=True, text=True, check=False, timeout=100
@@ -188,7 +188,7 @@ try:
 except KeyboardInterrupt:
     print("stopped", seed)
 """
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "ODD_SECONDS": "0.002"}
+    path = {**os.environ, "PYTHONPATH": str(SUPPORT), "ODD_SECONDS": "0.002"}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=path, stdout=subprocess.PIPE, text=True)
     metrics_path = tmp_path / "runs/odd_envs-Odd/ppo/seed0/metrics.jsonl"
     wait_for(lambda: metrics_path.exists() and metrics_path.stat().st_size)

@@ -85,7 +85,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from proxrl.log.wandb import WandbLogger
-from proxrl.video import VideoWriter
+from proxrl.common.video import VideoWriter
 folder = Path(sys.argv[1])
 writer = VideoWriter(folder / "step-64.mp4", 30)
 for place in range(10):

@@ -30,22 +30,22 @@ from any_space import (
     taken_bits,
 )
 from proxrl.build import CARRIED, build_compute
-from proxrl.collect.normalize import EPSILON
+from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
+from proxrl.engine.api import Outputs
+from proxrl.engine.flat import FlatParameters
+from proxrl.engine.numpy_mlp import NumpyCompute
 from proxrl.envs.buffers import allocate, stored_space, write_row
 from proxrl.envs.gymnasium import _row_reader
-from proxrl.policy.compute import Outputs
+from proxrl.envs.spaces import Masked, space_from_json, space_to_json
 from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
 from proxrl.policy.distributions import Bernoulli, SquashedGaussian
-from proxrl.policy.flat import FlatParameters
 from proxrl.policy.heads import Head
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
 from proxrl.policy.product import ProductHead, make_head
-from proxrl.policy.small import NumpyCompute
-from proxrl.spaces import Masked, space_from_json, space_to_json
-from proxrl.tree import tree_leaves, tree_map
+from proxrl.policy.statistics import EPSILON
 from proxrl.types import Batch, Rollout, Tree
 from proxrl.world.solo import Solo
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import run
+from commands import SUPPORT, run
 from ranks import CARTPOLE, LAUNCHERS, assert_alike, ours, run_ranks_by
 
 # Everything that ranks must agree on is on: statistics of observations and rewards, normalised advantages, a KL limit, and
@@ -55,7 +55,7 @@ def test_several_ranks_train_as_one_does(launcher: str, ranks: int, alone: Path,
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     """Stopped by the wish of one rank, resumed by fewer, as if nothing had happened."""
     words = (*CARTPOLE, "--max-episode-steps", "8", "--callback", "ranks:StopOne")
-    assert run(*words, "--name", "whole", "--quiet", cwd=tmp_path, PYTHONPATH=str(Path(__file__).parents[1])).returncode == 0
+    assert run(*words, "--name", "whole", "--quiet", cwd=tmp_path, PYTHONPATH=str(SUPPORT)).returncode == 0
     done = run_ranks_by("mpirun", 2, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Stopped at step 256" in done.stdout

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from proxrl import build
-from proxrl.build import build_world, device_index, refuse_shared_gpus, share
+from proxrl.build import build_world, device_index, rank_envs, refuse_shared_gpus
 from proxrl.config import Config
+from proxrl.config.parse import toml_value
 from proxrl.errors import ProxRLError
-from proxrl.launch import settle
-from proxrl.settings import toml_value
+from proxrl.launch import agree_on_settings
 from proxrl.world.api import Seat, neighbours
 from proxrl.world.launcher import Launch, first_host, launched, meet_by_slurm
 from proxrl.world.solo import Solo
@@ -92,9 +92,9 @@ class Place(Solo):
 
 
 def test_environments_are_shared_in_order() -> None:
-    assert [share(8, Place(rank, 2)) for rank in range(2)] == [range(4), range(4, 8)]
+    assert [rank_envs(8, Place(rank, 2)) for rank in range(2)] == [range(4), range(4, 8)]
     with pytest.raises(ProxRLError, match="use 3, or --envs-per-rank"):
-        share(2, Place(0, 3))
+        rank_envs(2, Place(0, 3))
 
 
 def test_ranks_of_a_host_are_numbered_and_share_its_processors() -> None:
@@ -165,7 +165,7 @@ def test_what_ranks_were_told_must_be_the_same(tmp_path: Path) -> None:
     plain = {spec.name: toml_value(getattr(Config(), spec.name)) for spec in fields(Config) if spec.name not in names}
 
     def settled(*others: Any, clobber: bool = False) -> Any:
-        return settle(Told([(plain, "inprocess", 0, False), *others]), Config(), clobber, tmp_path)
+        return agree_on_settings(Told([(plain, "inprocess", 0, False), *others]), Config(), clobber, tmp_path)
 
     # The first rank's choice of pool holds for all.
     config, clobber = settled((plain, "envpool", 0, False), clobber=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import TESTS, run, saved, wait_for
+from commands import SUPPORT, run, saved, wait_for
 from ranks import CARTPOLE, assert_alike, finish
 
 PORT = 29477  # taken by nobody: a new namespace has all its ports to itself
@@ -99,7 +99,7 @@ def start_on(host: Host, meeting: Host, *words: str, max_restarts: int = 0) -> s
         cwd=host.folder,
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH", "")])),
             "GLOO_SOCKET_IFNAME": host.interface,
             # No name server can be reached from here: torch asks for names that it only logs, and would wait 5 s for each.
             "RES_OPTIONS": "timeout:1 attempts:1",

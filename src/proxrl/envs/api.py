@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from proxrl.seeding import Purpose, integer_seed
+from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.types import Episode, Step, Tree
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from proxrl.spaces import LEAVES, Masked, refuse, space_tree
-from proxrl.tree import tree_map
+from proxrl.common.tree import tree_map
+from proxrl.envs.spaces import LEAVES, Masked, refuse, space_tree
 from proxrl.types import Tree
 
 # Numbers as they are stored; other kinds (double precision, unsigned beyond bytes) become float32.

@@ -13,12 +13,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from proxrl.common.tree import tree_leaves
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.buffers import cast_obs, stored_space
-from proxrl.errors import ProxRLError
-from proxrl.imports import one_line
-from proxrl.spaces import space_tree
-from proxrl.tree import tree_leaves
+from proxrl.envs.spaces import space_tree
+from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Step, Tree
 
 DM_CONTROL = "dm_control/"

@@ -12,13 +12,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from proxrl.common.imports import import_attribute
+from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
 from proxrl.envs.masked import with_mask
-from proxrl.errors import ProxRLError
-from proxrl.imports import import_attribute, one_line
-from proxrl.spaces import space_tree
-from proxrl.tree import tree_leaves, tree_map
+from proxrl.envs.spaces import space_tree
+from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Episode, Step, Tree
 
 # --- one environment from a name ------------------------------------------------------------------------------------------

@@ -6,15 +6,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from proxrl.envs.masks import MASK, flatten_mask, total_choices
+from proxrl.envs.spaces import Masked
 from proxrl.errors import ProxRLError
-from proxrl.masks import MASK, flatten_mask, total_choices
-from proxrl.spaces import Masked
 
 AUTO, INFO, OFF = "auto", "info", "off"
 
 
 class MaskedObservations(gymnasium.Wrapper):
-    """Observes {"observation": ..., "action_mask": bits}; see `proxrl.spaces.Masked`."""
+    """Observes {"observation": ..., "action_mask": bits}; see `proxrl.envs.spaces.Masked`."""
 
     def __init__(self, env: gymnasium.Env, key: str | None) -> None:
         """Masks come from this key of the observation, which then no network sees, or else from `info`."""

@@ -19,12 +19,11 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from proxrl.common.tree import tree_map
 from proxrl.envs.api import Autoreset
 from proxrl.envs.buffers import SharedArrays
 from proxrl.envs.gymnasium import InProcessEnvs
-from proxrl.errors import ProxRLError
-from proxrl.imports import one_line
-from proxrl.tree import tree_map
+from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Episode, Step, Tree
 
 START_SECONDS = 30.0  # also for the imports before a worker's first answer

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from proxrl.files import one_line_errors, replacing
+from proxrl.common.files import one_line_errors, replacing
 
 
 class JsonlLogger:

@@ -10,8 +10,8 @@ import platform
 import time
 from pathlib import Path
 
+from proxrl.common.files import one_line_errors
 from proxrl.errors import ProxRLError
-from proxrl.files import one_line_errors
 
 # The checksum of a record takes the most time; a batch of them costs a third of as many spread over the training loop.
 WRITE_SECONDS = 2.0
@@ -50,7 +50,7 @@ class TensorBoardLogger:
 
     def log_video(self, step: int, path: Path) -> None:
         """As an image that moves: TensorBoard has no videos, but shows GIFs."""
-        from proxrl.video import preview
+        from proxrl.common.video import preview
 
         gif, width, height = preview(path)
         event = self._event(wall_time=time.time(), step=step)

@@ -4,8 +4,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from proxrl.common.files import one_line_errors, replacing
 from proxrl.errors import ProxRLError
-from proxrl.files import one_line_errors, replacing
 
 ID_NAME = "wandb_id"
 

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from proxrl.common.tree import tree_leaves
 from proxrl.errors import ProxRLError
-from proxrl.tree import tree_leaves
 from proxrl.types import Tree
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}

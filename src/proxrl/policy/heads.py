@@ -14,8 +14,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from proxrl.envs.spaces import choices
 from proxrl.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
-from proxrl.spaces import choices
 from proxrl.types import Tree
 
 

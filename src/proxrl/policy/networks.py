@@ -18,20 +18,19 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from proxrl.common.seeding import Purpose, integer_seed
+from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config, flag
-from proxrl.errors import ProxRLError
-from proxrl.imports import one_line
-from proxrl.masks import Guard
-from proxrl.own import build_own
+from proxrl.config.plugins import build_plugin
+from proxrl.envs.masks import Guard
+from proxrl.envs.spaces import is_image, space_tree
+from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
+from proxrl.policy.images import IMAGE_ENCODERS, ImageEncoder, Mixed, fitting_encoder, has_image
 from proxrl.policy.memory import NoMemory
-from proxrl.policy.pixels import IMAGE_ENCODERS, ImageEncoder, Mixed, fitting_encoder, has_image
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
 from proxrl.policy.product import make_head
-from proxrl.seeding import Purpose, integer_seed
-from proxrl.spaces import is_image, space_tree
-from proxrl.tree import tree_leaves, tree_map
 
 # Small enough that the first policy is nearly uniform whatever the features (core detail 2).
 ACTION_GAIN = 0.01
@@ -65,7 +64,7 @@ def make_actor(config: Config, space: gymnasium.Space, action_space: gymnasium.S
     if config.policy is None:
         network, size = make_encoder(config, sees)
     else:
-        network = own_module("policy", config.policy, (sees, action_space), config.policy_kwargs)
+        network = plugin_module("policy", config.policy, (sees, action_space), config.policy_kwargs)
         size = output_size("policy", config.policy, network, sees)
         if size != inputs:
             raise ProxRLError(f"--policy {config.policy} gives {size} numbers per row, but {action_space} takes {inputs}")
@@ -81,7 +80,7 @@ def make_critic(config: Config, space: gymnasium.Space, actor_size: int) -> tupl
     if config.value is None:
         network, size = make_encoder(config, sees)
     else:
-        network = own_module("value", config.value, (sees,), config.value_kwargs)
+        network = plugin_module("value", config.value, (sees,), config.value_kwargs)
         size = output_size("value", config.value, network, sees)
         if size != 1:
             raise ProxRLError(f"--value {config.value} gives {size} numbers per row, but a value is one")
@@ -99,7 +98,7 @@ def shares_trunk(config: Config, space: gymnasium.Space) -> bool:
 def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int]:
     """The encoder that was asked for, or the one that suits what is observed."""
     if config.encoder is not None and ":" in config.encoder:
-        own = own_module("encoder", config.encoder, (space,), config.encoder_kwargs)
+        own = plugin_module("encoder", config.encoder, (space,), config.encoder_kwargs)
         return own, output_size("encoder", config.encoder, own, space)
     if config.encoder not in (None, MLP_NAME, *IMAGE_ENCODERS):
         known = ", ".join((MLP_NAME, *IMAGE_ENCODERS))
@@ -116,8 +115,8 @@ def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int
     return encoder, encoder.output_size
 
 
-def own_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-    module = build_own(name, text, arguments, kwargs)
+def plugin_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+    module = build_plugin(name, text, arguments, kwargs)
     if not isinstance(module, nn.Module):
         raise ProxRLError(f"{flag(name)} {text} returned {type(module).__name__}, but must return a torch.nn.Module")
     return module

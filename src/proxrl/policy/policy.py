@@ -5,7 +5,7 @@ from itertools import chain
 
 from torch import Tensor, nn
 
-from proxrl.masks import Guard
+from proxrl.envs.masks import Guard
 from proxrl.policy.distributions import Distribution
 from proxrl.policy.heads import Head
 from proxrl.policy.memory import NoMemory, State

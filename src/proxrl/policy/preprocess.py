@@ -15,8 +15,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from proxrl.collect.normalize import EPSILON, RunningMoments
-from proxrl.spaces import Masked, is_image, refuse
+from proxrl.envs.spaces import Masked, is_image, refuse
+from proxrl.policy.statistics import EPSILON, RunningMoments
 from proxrl.types import Tree
 from proxrl.world.api import World
 

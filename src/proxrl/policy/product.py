@@ -10,13 +10,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
+from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError
 from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
 from proxrl.policy.distributions import Columns, Product
 from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead
-from proxrl.spaces import space_tree
-from proxrl.tree import tree_leaves, tree_map
 from proxrl.types import Tree
 
 # Whole numbers up to here are exact in the float rows of a product.

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from proxrl.common.files import one_line_errors, replacing
 from proxrl.config import Config
-from proxrl.files import one_line_errors, replacing
-from proxrl.resolve import Resolved
-from proxrl.settings import toml_value
+from proxrl.config.parse import toml_value
+from proxrl.config.resolve import Resolved
 from proxrl.tuning.space import as_settings
 from proxrl.tuning.study import INDEX, Study
 

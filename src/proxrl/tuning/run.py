@@ -1,6 +1,7 @@
 """A study from its first trial, or where it was left, to its last. Behind `proxrl.tune` and the command."""
 
 import contextlib
+import functools
 import shlex
 import time
 from collections.abc import Callable
@@ -8,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proxrl.common.files import one_line_errors, replacing
+from proxrl.common.imports import name_of
+from proxrl.common.signals import stopping_signals
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
+from proxrl.config.parse import parse_value, toml_value
+from proxrl.config.resolve import Resolved, resolve
 from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError
-from proxrl.files import one_line_errors, replacing
-from proxrl.imports import name_of
-from proxrl.resolve import Resolved, resolve
-from proxrl.settings import parse_value, toml_value
-from proxrl.signals import stopping_signals
+from proxrl.runs.folder import earlier_config
 from proxrl.tuning.display import Display
 from proxrl.tuning.outcome import settings_of, table, write_preset
 from proxrl.tuning.pool import Pool, Running, Worker
@@ -168,17 +170,17 @@ class Tuning:
 
     def begin(self, pool: Pool) -> None:
         trial, settings = self.study.begin()
-        index, runs = trial.user_attrs[INDEX], self.study.folder.runs
+        index, earlier = trial.user_attrs[INDEX], functools.partial(earlier_config, self.study.folder.runs)
         asked = {**self.fixed, **settings, "total_steps": self.study.base.total_steps, "name": f"trial-{index}"}
         try:
             configs = [
-                resolve(self.start.config.env, {**asked, "seed": self.study.base.seed + number}, self.preset, runs).config
-                for number in range(self.seeds)
+                resolve(self.start.config.env, {**asked, "seed": seed}, self.preset, earlier).config
+                for seed in range(self.study.base.seed, self.study.base.seed + self.seeds)
             ]
         except ProxRLError as error:  # these settings don't go together
             self.end(trial, index, f"not possible: {error}")
             return
-        pool.give(Running(trial, index), Task(runs, tuple(configs)))
+        pool.give(Running(trial, index), Task(self.study.folder.runs, tuple(configs)))
 
     def take(self, worker: Worker, running: Running, message: Message) -> None:
         trial, index = running.trial, running.index

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from proxrl.config import Config, field_types
+from proxrl.config.parse import parse_value, read_toml, toml_value
+from proxrl.config.presets import read_preset
+from proxrl.config.schedule import Scalar
 from proxrl.errors import ProxRLError
-from proxrl.presets import read_preset
-from proxrl.schedule import Scalar
-from proxrl.settings import parse_value, read_toml, toml_value
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from proxrl.common.files import acquire_lock, one_line_errors
+from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.config import Config
-from proxrl.errors import ProxRLError
-from proxrl.files import acquire_lock, one_line_errors
-from proxrl.imports import one_line
-from proxrl.runs import folder_name
-from proxrl.seeding import Purpose, integer_seed
+from proxrl.errors import ProxRLError, one_line
+from proxrl.runs.folder import folder_name
 from proxrl.tuning.space import Space, draw, starting_point
 
 if TYPE_CHECKING:

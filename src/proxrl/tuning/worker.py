@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from proxrl.callback import Callback
 from proxrl.config import Config
-from proxrl.errors import DivergedError, ProxRLError
-from proxrl.imports import one_line
+from proxrl.errors import DivergedError, ProxRLError, one_line
 from proxrl.tuning.study import PARTS
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from proxrl.errors import AgreedError, ProxRLError
-from proxrl.imports import one_line
+from proxrl.errors import CollectiveError, ProxRLError, one_line
 
 T = TypeVar("T")
 
@@ -71,7 +70,7 @@ def neighbours(rank: int, seats: list[Seat]) -> tuple[int, int, int]:
     return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank]), max(1, share)
 
 
-def agreed(world: World, make: Callable[[], T], debug: bool = False) -> T:
+def on_all_ranks(world: World, make: Callable[[], T], debug: bool = False) -> T:
     """What `make` gives, once it has succeeded on every rank; otherwise all ranks raise the error of the first that failed."""
     if world.size == 1:
         return make()
@@ -86,5 +85,5 @@ def agreed(world: World, make: Callable[[], T], debug: bool = False) -> T:
     failed = [rank for rank, text in enumerate(texts) if text is not None]
     if failed:
         where = "" if len(failed) == world.size else f"rank {failed[0]}: "
-        raise AgreedError(f"{where}{texts[failed[0]]}") from problem
+        raise CollectiveError(f"{where}{texts[failed[0]]}") from problem
     return made

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, MutableMapping
 from typing import NamedTuple
 
-from proxrl.errors import AgreedError, ProxRLError
+from proxrl.errors import CollectiveError, ProxRLError
 
 # Variables of rank and size, and the kind of world that the launcher is for. One launcher may run inside another: torchrun or
 # mpirun in a job of Slurm, which sets its own variables too, so srun comes last.
@@ -52,7 +52,7 @@ def is_for_this_rank_to_tell(error: ProxRLError) -> bool:
     if launched().rank == 0:
         return True
     time.sleep(SECONDS_TO_TELL)
-    return not isinstance(error, AgreedError)
+    return not isinstance(error, CollectiveError)
 
 
 def meet_by_slurm(variables: MutableMapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxrl.errors import AgreedError
+from proxrl.errors import CollectiveError
 from proxrl.world.api import contact, neighbours, own_seat
 
 
@@ -20,7 +20,7 @@ class MpiWorld:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # the latter where there is no MPI library to load
             reason = str(error).splitlines()[0]
-            raise AgreedError(f"several MPI ranks need mpi4py ({reason}): pip install 'proxrl[mpi]'") from error
+            raise CollectiveError(f"several MPI ranks need mpi4py ({reason}): pip install 'proxrl[mpi]'") from error
         self._communicator, self._in_place, self._error = MPI.COMM_WORLD.Dup(), MPI.IN_PLACE, MPI.Exception
         self.rank, self.size = self._communicator.Get_rank(), self._communicator.Get_size()
         self.local_rank, self.local_size, self.cores = neighbours(self.rank, self.gather(own_seat()))

@@ -1,0 +1,30 @@
+"""`proxrl check`"""
+
+import contextlib
+import json
+import sys
+from typing import Any
+
+from proxrl.cli.parser import Parser
+from proxrl.config.parse import parse_value
+
+DESCRIPTION = "Play an environment at random, and say what would spoil PPO and what to change. Exit code 1: errors found."
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("env", metavar="ENV", help="Gymnasium id or module:callable")
+    parser.add_argument("--env-kwargs", nargs="+", default=[], metavar="KEY=VALUE", help="arguments for the environment")
+    parser.add_argument("--episodes", type=int, default=10, metavar="N", help="episodes to play (default 10)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of episodes and actions (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.check.checker import check as check_environment
+
+    kwargs = parse_value("env_kwargs", options["env_kwargs"])
+    # What the environment prints would make JSON unreadable.
+    with contextlib.redirect_stdout(sys.stderr if options["json"] else sys.stdout):
+        report = check_environment(options["env"], kwargs, options["episodes"], options["seed"], debug=options["debug"])
+    print(json.dumps(report.as_json()) if options["json"] else report.as_text())
+    return 1 if report.count("error") else 0

@@ -1,0 +1,93 @@
+"""`proxrl compare`"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxrl.cli.parser import Parser
+from proxrl.cli.table import print_table
+
+if TYPE_CHECKING:
+    from proxrl.report.compare import Comparison, Estimate
+
+DESCRIPTION = """\
+Returns of runs side by side with published ones, and aggregate scores by rliable with 95% intervals.
+
+  proxrl compare runs
+  proxrl compare runs/CartPole-v1/ppo runs/CartPole-v1/wide --out compare.svg
+
+Runs of one name contend together. In the aggregates 0 is the untrained policy and 1 the published return (the middle one of
+several; where there is none, the best mean of those compared). IQM: the mean of the middle half of all scores. Optimality gap:
+how far scores stay below 1. Probability of improvement: how often a run of one is better than a run of the other.
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("compare.png"),
+        metavar="FILE",
+        help="chart to write: PNG, SVG or PDF (default compare.png)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, and write no chart")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.report.compare import chart, compare
+    from proxrl.report.plot import check_figure
+
+    if not options["json"]:
+        check_figure(options["out"])
+    comparison = compare(options["runs"])
+    if options["json"]:
+        print(json.dumps(comparison.as_json()))
+        return 0
+    print_returns(comparison)
+    if comparison.aggregates:
+        print()
+        print_aggregates(comparison)
+    for note in comparison.notes:
+        print(f"Note: {note}")
+    if comparison.aggregates:
+        print(f"Wrote {chart(comparison, options['out'])}")
+    return 0
+
+
+def print_returns(comparison: "Comparison") -> None:
+    import numpy as np
+
+    rows = []
+    for task in comparison.tasks:
+        row = [task.env]
+        for name in comparison.names:
+            values = task.returns.get(name, ())
+            spread = f" ± {np.std(values):,.2f}" if len(values) > 1 else ""  # of one seed it would say nothing
+            row.append(f"{np.mean(values):,.2f}{spread} ({len(values)})" if values else "-")
+        row.append("-" if task.reference is None else task.reference.figure())
+        rows.append(row)
+    kind = (
+        "evaluation return of the last step"
+        if comparison.scored_by == "evaluation"
+        else "return of the last training episodes (100 at most)"
+    )
+    print(f"Mean {kind} ± deviation over seeds (seeds)")
+    print_table(["environment", *comparison.names, "published"], rows, numbers=[*comparison.names, "published"])
+
+
+def print_aggregates(comparison: "Comparison") -> None:
+    from proxrl.report.compare import AGGREGATES
+
+    print("Aggregate score [95% interval]")
+    titles = list(AGGREGATES.values())
+    rows = [[name, *(shown(found[name]) for found in comparison.aggregates.values())] for name in comparison.names]
+    print_table(["", *titles], rows, numbers=titles)
+    if comparison.improvement:
+        print("\nProbability of improvement [95% interval]")
+        for (better, other), estimate in comparison.improvement.items():
+            print(f"{better} over {other}: {shown(estimate)}")
+
+
+def shown(estimate: "Estimate") -> str:
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

@@ -1,0 +1,127 @@
+"""The command line: words in, calls out. What a command takes and does is in the file of its name beside this one."""
+
+import difflib
+import importlib
+import io
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+
+from proxrl import __version__
+from proxrl.cli.parser import HelpFormatter, Parser
+from proxrl.errors import ProxRLError
+from proxrl.world.launcher import is_for_this_rank_to_tell, launched
+
+COMMANDS = {
+    "train": {
+        "train": "train on an environment, or resume",
+        "tune": "look for better settings by trial",
+        "check": "say what in an environment would spoil training",
+        "bench": "measure how fast this machine trains, and where the time goes",
+        "envs": "families of environments and how to install them",
+    },
+    "look": {
+        "eval": "play episodes with a trained policy and report the return",
+        "play": "watch a trained policy in a window",
+        "record": "write episodes of a trained policy to a video",
+        "runs": "list runs and how they stand",
+        "plot": "draw learning curves",
+        "compare": "put runs side by side, with published returns",
+        "report": "write one HTML page about runs",
+        "watch": "show that page live while runs train",
+    },
+    "share": {
+        "export": "write the policy as one ONNX or torch.export file, with a model card",
+    },
+}
+
+
+def command_names() -> list[str]:
+    return [name for group in COMMANDS.values() for name in group]
+
+
+def make_parser(name: str) -> Parser:
+    """Of one command; only its own file is imported, so that help and mistyped flags answer at once."""
+    command = command_module(name)
+    parser = Parser(
+        prog=f"proxrl {name}",
+        usage=getattr(command, "USAGE", None),
+        description=command.DESCRIPTION,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def command_module(name: str) -> ModuleType:
+    return importlib.import_module(f"proxrl.cli.{name}")
+
+
+def overview() -> str:
+    """What `proxrl --help` prints."""
+    width = max(map(len, command_names()))
+    lines = ["usage: proxrl COMMAND ...", "", "Proximal Policy Optimization you can read in one sitting."]
+    for heading, commands in COMMANDS.items():
+        lines += ["", f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in commands.items())]
+    return "\n".join([*lines, "", "proxrl COMMAND --help tells all of a command; proxrl --version the version."])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0 done, 1 unexpected error, 2 bad input, 128 + n stopped by signal n."""
+    words = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a pipe on Windows can't say "±", and that is no reason to fail
+            stream.reconfigure(errors="replace")
+    try:
+        code = dispatch(words)
+        sys.stdout.flush()
+        return code
+    except ProxRLError as error:
+        if is_solo(words) or is_for_this_rank_to_tell(error):
+            if debug:
+                traceback.print_exc()
+            rank = f"rank {launched().rank}: " if launched().rank else ""
+            print(f"proxrl: error: {rank}{' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("proxrl: interrupted; the last checkpoint is as it was", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; without this, Python would complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        reason = " ".join(str(error).split())
+        print(f"proxrl: unexpected {type(error).__name__}: {reason}; --debug shows where it came from", file=sys.stderr)
+        return 1
+
+
+def is_solo(words: Sequence[str]) -> bool:
+    """Whether the ranks of a launcher are to train alone, each of them speaking for itself."""
+    return "--world=solo" in words or ("--world", "solo") in itertools.pairwise(words)
+
+
+def dispatch(words: Sequence[str]) -> int:
+    name, rest = (words[0], words[1:]) if words else ("--help", ())
+    if name in ("--help", "-h"):
+        print(overview())
+        return 0
+    if name == "--version":
+        print(f"proxrl {__version__}")
+        return 0
+    if name not in command_names():
+        nearest = difflib.get_close_matches(name, command_names(), n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ProxRLError(f"there is no command {name!r}{hint} ('proxrl --help' lists them)")
+    parser = make_parser(name)
+    parser.check_flags(rest)
+    code: int = command_module(name).run(vars(parser.parse_args(rest)))
+    return code

@@ -1,0 +1,34 @@
+"""`proxrl eval`"""
+
+import json
+from typing import Any
+
+from proxrl.cli.parser import Parser, add_player
+
+DESCRIPTION = "Deterministic and stochastic return of a run, with frozen statistics and equal quotas per environment."
+
+
+def add_arguments(parser: Parser) -> None:
+    add_player(parser)
+    parser.add_argument("--episodes", type=int, default=20, metavar="N", help="episodes of each kind (default 20)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.look.evaluation import evaluate_and_keep
+
+    scores = evaluate_and_keep(
+        options["run"],
+        episodes=options["episodes"],
+        seed=options["seed"],
+        checkpoint=options["checkpoint"],
+        device=options["device"],
+    )
+    if options["json"]:
+        print(json.dumps({kind: score.summary() for kind, score in scores.items()}))
+        return 0
+    for kind, score in scores.items():
+        low, high = min(score.returns), max(score.returns)
+        spread = f"min {low:.2f}, max {high:.2f}, {len(score.returns)} episodes"
+        print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}  ({spread})")
+    return 0

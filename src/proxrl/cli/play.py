@@ -1,0 +1,26 @@
+"""`proxrl play`"""
+
+from typing import Any
+
+from proxrl.cli.parser import Parser, add_viewer
+
+DESCRIPTION = """\
+A trained policy in a window; Esc, Q or closing it ends. Without a display, use proxrl record.
+
+  proxrl play runs/CartPole-v1/ppo/seed1
+  proxrl play LunarLander-v3 --checkpoint best --deterministic --episodes 3
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    add_viewer(parser)
+    parser.add_argument("--episodes", type=int, metavar="N", help="episodes to play (default: until the window is closed)")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.look.window import play
+
+    options = {name: value for name, value in options.items() if name != "debug"}
+    for number, episode in enumerate(play(**options), start=1):
+        print(f"episode {number}: return {episode.total_reward:.2f}, {episode.length:,} steps")
+    return 0

@@ -1,0 +1,49 @@
+"""`proxrl plot`"""
+
+from pathlib import Path
+from typing import Any
+
+from proxrl.cli.parser import Parser
+
+DESCRIPTION = """\
+Learning curves of runs: a line per name, the mean over its seeds with a 95% bootstrap interval.
+
+  proxrl plot runs --out curves.svg
+  proxrl plot runs/CartPole-v1 --metric charts/episodic_return losses/entropy --x time
+  proxrl plot runs --text
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
+    parser.add_argument(
+        "--out", type=Path, default=Path("curves.png"), metavar="FILE", help="PNG, SVG or PDF to write (default curves.png)"
+    )
+    parser.add_argument(
+        "--metric",
+        nargs="+",
+        default=["charts/episodic_return"],
+        metavar="NAME",
+        help="what to draw, a row of panels for each (default charts/episodic_return)",
+    )
+    parser.add_argument("--x", choices=["step", "time"], default="step", help="over steps, or time of training (default step)")
+    parser.add_argument(
+        "--smoothing",
+        type=float,
+        default=0.03,
+        metavar="SHARE",
+        help="a point is the mean of this share of the run (default 0.03)",
+    )
+    parser.add_argument("--text", action="store_true", help="print sparklines instead of writing a file")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.report.plot import as_text, collect_bands, plot
+
+    chosen = options["runs"], list(dict.fromkeys(options["metric"])), options["x"], options["smoothing"]
+    if options["text"]:
+        print(as_text(collect_bands(*chosen), options["x"]))
+        return 0
+    places, metrics, by, smoothing = chosen
+    print(f"Wrote {plot(places, options['out'], metrics, by, smoothing)}")
+    return 0

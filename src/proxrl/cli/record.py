@@ -1,0 +1,32 @@
+"""`proxrl record`"""
+
+from pathlib import Path
+from typing import Any
+
+from proxrl.cli.parser import Parser, add_viewer
+
+DESCRIPTION = """\
+Episodes of a trained policy as a video, in the run's videos/ or where --out says; needs no display.
+
+  proxrl record runs/CartPole-v1/ppo/seed1
+  proxrl record LunarLander-v3 --checkpoint best --episodes 3 --out lander.mp4
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    add_viewer(parser)
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes in the video (default 1)")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="end the video after so many steps")
+    parser.add_argument("--gif", action="store_true", help="write a GIF instead of an mp4")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="mp4 or GIF to write (default: a name in the run's videos/)")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.look.recording import Progress, record
+
+    options = {name: value for name, value in options.items() if name != "debug"}
+    with Progress(options["episodes"], options["max_steps"]) as progress:
+        recording = record(**options, watch=progress.watch)
+    cut = "" if len(recording.returns) == options["episodes"] else ", cut off by --max-steps"
+    print(f"Wrote {recording.path} ({recording.frames:,} frames{cut})")
+    return 0

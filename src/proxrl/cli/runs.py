@@ -1,0 +1,103 @@
+"""`proxrl runs`"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxrl.cli.parser import Parser
+from proxrl.cli.table import print_table
+
+if TYPE_CHECKING:
+    from proxrl.runs.status import Summary
+
+DESCRIPTION = """\
+The runs below a folder, the latest first: one line for each environment and name.
+
+  proxrl runs
+  proxrl runs runs/CartPole-v1 --each
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="*", default=["runs"], help="folders to look in (default runs)")
+    parser.add_argument("--each", action="store_true", help="a line for each seed")
+    parser.add_argument("--json", action="store_true", help="print JSON, an entry for each seed")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.errors import ProxRLError
+    from proxrl.runs.lookup import find_runs
+    from proxrl.runs.status import summarise
+
+    if options["runs"] == ["runs"] and not Path("runs").is_dir():
+        raise ProxRLError("there is no folder 'runs' here yet; 'proxrl train CartPole-v1' makes one, or name another")
+    found = [summarise(folder) for folder in find_runs(options["runs"])]
+    long_ago = datetime.fromtimestamp(0, UTC)
+    found.sort(key=lambda one: one.updated or long_ago, reverse=True)
+    if options["json"]:
+        print(json.dumps([as_json(one) for one in found]))
+        return 0
+    groups: dict[tuple[Any, ...], list[Summary]] = {}
+    for one in found:
+        groups.setdefault((one.folder.path,) if options["each"] else (one.folder.path.parent, one.env, one.name), []).append(one)
+    columns = ["environment", "name", "seeds", "steps", "return", "best return", "age", "state"]
+    print_table(columns, [row(group) for group in groups.values()], numbers=["steps", "return", "best return", "age"])
+    return 0
+
+
+def row(group: Sequence["Summary"]) -> list[str]:
+    """The seeds of one name: the fewest and the most steps, the mean of the returns, the best of the best ones. There is no best
+    before 20 episodes have finished.
+    """
+    seeds = sorted(one.seed for one in group if one.seed is not None)
+    steps = sorted(one.step for one in group)
+    returns = [one.mean_return for one in group if one.mean_return is not None]
+    best = max((one.best_return for one in group if one.best_return is not None), default=None)
+    updated = max((one.updated for one in group if one.updated is not None), default=None)
+    states = Counter(one.state for one in group)
+    return [
+        group[0].env,
+        group[0].name,
+        ranges(seeds),
+        f"{steps[0]:,}" if steps[0] == steps[-1] else f"{steps[0]:,} - {steps[-1]:,}",
+        f"{sum(returns) / len(returns):,.1f}" if returns else "-",
+        "-" if best is None else f"{best:,.1f}",
+        "-" if updated is None else age((datetime.now(UTC) - updated).total_seconds()),
+        next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()),
+    ]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 5 as `1-3, 5`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts) or "-"
+
+
+def age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def as_json(one: "Summary") -> dict[str, Any]:
+    return {
+        "path": str(one.folder.path),
+        "env": one.env,
+        "name": one.name,
+        "seed": one.seed,
+        "state": one.state,
+        "step": one.step,
+        "planned_steps": one.planned_steps,
+        "mean_return": one.mean_return,
+        "best_return": one.best_return,
+        "updated": one.updated.isoformat() if one.updated else None,
+    }

@@ -1,0 +1,24 @@
+"""`proxrl watch`"""
+
+from typing import Any
+
+from proxrl.cli.parser import Parser
+
+DESCRIPTION = """\
+The page of `proxrl report`, live: it follows running jobs and finds new ones. For this machine only; Ctrl-C ends it.
+
+  proxrl watch
+  proxrl watch runs/CartPole-v1 --port 8000
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("runs", metavar="RUNS", nargs="*", default=["runs"], help="folders of runs (default runs)")
+    parser.add_argument("--port", type=int, metavar="N", help="port on 127.0.0.1 (default 8265, or the next that is free)")
+
+
+def run(options: dict[str, Any]) -> int:
+    from proxrl.report.server import watch
+
+    watch(options["runs"], options["port"])
+    return 0

@@ -1,0 +1,133 @@
+"""Settings as words and as files: what is typed or written becomes what `Config` holds, and back."""
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from proxrl.common.imports import name_of
+from proxrl.config import OFF, Config, field_types, flag
+from proxrl.config.schedule import FORMS, Scalar, Schedule, parse_schedule, schedule_of
+from proxrl.errors import ProxRLError
+
+
+def parse_value(name: str, value: Any) -> Any:
+    """Turn a word of the command line, or a value of a TOML file, into what the field holds."""
+    kind = field_types().get(name)
+    if kind is None:
+        raise ProxRLError(f"there is no setting {name!r}; 'proxrl train --help' lists them all")
+    optional, schedule = type(None) in get_args(kind), Schedule in get_args(kind)
+    if optional:
+        word = value[0] if isinstance(value, list) and len(value) == 1 else value  # of a flag that takes several
+        if word is None or (isinstance(word, str) and word.lower() in (OFF, "none")):
+            return None
+        kind = next(option for option in get_args(kind) if option is not type(None))
+    if schedule:
+        return _parse_scalar(name, value, optional)
+    if callable(value) and Config.__dataclass_fields__[name].metadata["imported"]:
+        return name_of(value)
+    try:
+        return _parse_pairs(name, value) if get_origin(kind) is dict else _convert(kind, value)
+    except (ValueError, TypeError, OverflowError):
+        words = {int: "a whole number", float: "a number", bool: "true or false", tuple[int, ...]: "whole numbers"}
+        wanted = words.get(kind, "a table of arguments, such as { width = 3 }")
+        raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
+
+
+def _parse_scalar(name: str, value: Any, optional: bool) -> Scalar:
+    if isinstance(value, Schedule):
+        return value
+    if callable(value):
+        return schedule_of(value)
+    try:
+        return float(_convert(float, value))
+    except (ValueError, TypeError, OverflowError):
+        if isinstance(value, str) and ":" in value:
+            return parse_schedule(value)
+        raise ProxRLError(f"{flag(name)} is {value!r}, but must be {FORMS}{', or off' if optional else ''}") from None
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    if kind is int:
+        number = float(str(value).replace("_", ""))  # so that 1e6 and 500_000 both read as whole numbers
+        if number != int(number) or isinstance(value, bool):
+            raise ValueError
+        return int(value) if isinstance(value, int) or str(value).isdigit() else int(number)
+    if kind is float:
+        if isinstance(value, bool):
+            raise ValueError
+        return float(value)
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
+    if get_origin(kind) is tuple:
+        return tuple(_convert(get_args(kind)[0], item) for item in (value if isinstance(value, list | tuple) else [value]))
+    return str(value)
+
+
+def _fail() -> Any:
+    raise ValueError
+
+
+def _parse_pairs(name: str, words: dict[str, Any] | list[str]) -> dict[str, Any]:
+    """key=value words; a value is JSON where it reads as JSON, and text otherwise."""
+    if isinstance(words, dict):
+        return dict(words)
+    pairs = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ProxRLError(f"{flag(name)} takes key=value words, not {word!r}")
+        try:
+            pairs[key] = json.loads(text)
+        except json.JSONDecodeError:
+            pairs[key] = text
+    return pairs
+
+
+def typed(value: Any) -> list[str]:
+    """A setting in words, as one types them after its flag."""
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    if isinstance(value, dict):
+        return [f"{key}={json.dumps(item)}" for key, item in value.items()]
+    return [OFF if value is None else str(value).lower() if isinstance(value, bool) else str(value)]
+
+
+def save_toml(config: Config, path: Path) -> None:
+    """Write every field, so that the file alone repeats the run."""
+    lines = [f"{spec.name} = {toml_value(getattr(config, spec.name))}" for spec in dataclasses.fields(config)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def toml_value(value: Any) -> str:
+    """A setting as config.toml spells it."""
+    if value is None:
+        return json.dumps(OFF)
+    if isinstance(value, Schedule):
+        return json.dumps(str(value))
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value) if any(sign in repr(value) for sign in ".einf") else f"{value}.0"
+    # Strings, whole numbers and booleans are spelt as in JSON, except that TOML takes no surrogate pairs and no raw DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def load_toml(path: Path) -> Config:
+    """Read a file that `save_toml` wrote, or one written by hand with some of the fields."""
+    return Config(**{name: parse_value(name, value) for name, value in read_toml(path).items()}).validate()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a file, as they are written."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProxRLError(f"can't read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProxRLError(f"can't read {path}: {error}") from None

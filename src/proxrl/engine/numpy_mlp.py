@@ -1,0 +1,267 @@
+"""Small MLP policies on a CPU, forward and backward written out in numpy.
+
+For networks of a few thousand weights the arithmetic takes a quarter of the time that autograd takes to record and replay
+it. The arrays here are views of the torch policy's own parameters, gradients and statistics: nothing is copied, and
+everything else (checkpoints, averaging over ranks, clipping, Adam) neither knows nor cares.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from proxrl.common.tree import tree_map
+from proxrl.engine.api import Evaluation, Outputs
+from proxrl.engine.flat import FlatParameters
+from proxrl.policy.continuous import GaussianHead
+from proxrl.policy.distributions import FORBIDDEN
+from proxrl.policy.encoders import MLP
+from proxrl.policy.heads import CategoricalHead
+from proxrl.policy.memory import NoMemory, State
+from proxrl.policy.policy import Policy
+from proxrl.policy.preprocess import Branches, Floats, Mask, OneHot, Preprocess, Whiten
+from proxrl.policy.statistics import EPSILON
+from proxrl.types import Array, Batch, Rollout, Tree
+
+Rows = NDArray[np.float32]
+Allowed: TypeAlias = Any  # a mask [B, n]; empty where there is none
+
+# From this size on, five cheap passes over an array beat one expensive one.
+MANY = 2048
+
+
+def _array(tensor: Tensor | None) -> Rows:
+    assert tensor is not None
+    return tensor.detach().numpy()
+
+
+def _tanh_(x: Rows) -> Rows:
+    """tanh in place. For many numbers as 2 / (1 + exp(-2x)) - 1: numpy has vector instructions for exp but, on many CPUs,
+    none for tanh.
+    """
+    if x.size < MANY:
+        return np.tanh(x, out=x)
+    x *= -2
+    with np.errstate(over="ignore"):  # where it is infinite, the result is -1, as it should be
+        np.exp(x, out=x)
+    x += 1
+    np.divide(2, x, out=x)
+    x -= 1
+    return x
+
+
+class _Network:
+    """A stack of linear layers with an activation between them."""
+
+    def __init__(self, encoder: MLP, output: nn.Linear) -> None:
+        linear = [*encoder.layers, output]
+        self.weights = [_array(layer.weight) for layer in linear]
+        self.biases = [_array(layer.bias) for layer in linear]
+        self.weight_gradients = [_array(layer.weight.grad) for layer in linear]
+        self.bias_gradients = [_array(layer.bias.grad) for layer in linear]
+        self.tanh = encoder.activation == "tanh"
+        self.inputs: list[Rows] = []
+
+    def forward(self, inputs: Rows) -> Rows:
+        """Keeps the input of every layer for `backward`."""
+        self.inputs = []
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            if self.inputs:
+                inputs = _tanh_(inputs) if self.tanh else np.maximum(inputs, 0, out=inputs)
+            self.inputs.append(inputs)
+            inputs = np.dot(inputs, weight.T)
+            inputs += bias
+        return inputs
+
+    def backward(self, gradient: Rows) -> None:
+        """From the gradient at the output to the gradients of all weights and biases."""
+        for layer in reversed(range(len(self.weights))):
+            inputs = self.inputs[layer]
+            np.dot(gradient.T, inputs, out=self.weight_gradients[layer])
+            np.add.reduce(gradient, axis=0, out=self.bias_gradients[layer])
+            if layer:
+                gradient = np.dot(gradient, self.weights[layer])
+                gradient *= 1 - inputs * inputs if self.tanh else inputs > 0
+
+
+class _Categorical:
+    def freeze(self) -> None:
+        """Nothing but the network decides."""
+
+    def act(self, logits: Rows, noise: Rows | None, allowed: Allowed) -> NDArray[np.int64]:
+        logits = _masked(logits, allowed)
+        chosen: NDArray[np.int64] = (logits if noise is None else logits + noise).argmax(1)
+        return chosen
+
+    def forward(self, logits: Rows, action: NDArray[np.int64], allowed: Allowed) -> tuple[Rows, Rows]:
+        logits = _masked(logits, allowed)
+        shifted = logits - logits.max(1, keepdims=True)
+        exponential = np.exp(shifted)
+        total = exponential.sum(1, keepdims=True)
+        self.log_probs = shifted - np.log(total)
+        self.probs = exponential / total
+        self.entropy = -np.einsum("ij,ij->i", self.probs, self.log_probs)
+        self.chosen = np.arange(len(action)), action
+        return self.log_probs[self.chosen], self.entropy
+
+    def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
+        surprise: Rows = self.log_probs + self.entropy[:, None]
+        surprise *= entropy[:, None]
+        surprise += log_prob[:, None]
+        surprise *= -self.probs
+        surprise[self.chosen] += log_prob
+        return surprise
+
+
+def _masked(logits: Rows, allowed: Allowed) -> Rows:
+    return np.where(allowed, logits, np.float32(FORBIDDEN)) if len(allowed) else logits
+
+
+class _Gaussian:
+    def __init__(self, head: GaussianHead) -> None:
+        self.log_std, self.log_std_gradient = _array(head.log_std), _array(head.log_std.grad)
+
+    def freeze(self) -> None:
+        self.std = np.exp(self.log_std)
+
+    def act(self, mean: Rows, noise: Rows | None, allowed: Allowed) -> Rows:
+        return mean if noise is None else noise * self.std + mean
+
+    def forward(self, mean: Rows, action: Rows, allowed: Allowed) -> tuple[Rows, Rows]:
+        self.inverse_std = np.exp(-self.log_std)
+        self.scaled = (action - mean) * self.inverse_std
+        normaliser = self.log_std.sum() + np.float32(0.5 * math.log(2 * math.pi) * len(self.log_std))
+        log_prob = np.einsum("ij,ij->i", self.scaled, self.scaled) * np.float32(-0.5) - normaliser
+        return log_prob, np.full(len(mean), normaliser + np.float32(0.5 * len(self.log_std)))
+
+    def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
+        np.dot(log_prob, self.scaled * self.scaled - 1, out=self.log_std_gradient)
+        self.log_std_gradient += entropy.sum()
+        return self.scaled * self.inverse_std * log_prob[:, None]
+
+
+class NumpyCompute:
+    """`Compute` for separate MLPs and a categorical or Gaussian head; `backward` is called once per step of the optimiser."""
+
+    library: ClassVar[Any] = np
+
+    @staticmethod
+    def supports(policy: Policy) -> bool:
+        """Exact types: a subclass may compute something else."""
+        networks = policy.actor, policy.critic
+        mlps = all(type(network) is MLP and network.activation in ("tanh", "relu") for network in networks)
+        linear = type(policy.action) is nn.Linear and type(policy.value) is nn.Linear and type(policy.memory) is NoMemory
+        head = policy.head
+        known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.std == "independent")
+        return mlps and linear and known and all(type(part) in _PREPARED for part in _leaves(policy.preprocess))
+
+    def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
+        self.policy = policy
+        self.carried = parameters.carried.numpy()
+        networks: Any = policy  # of the kinds that `supports` has found
+        self.actor = _Network(networks.actor, networks.action)
+        self.critic = _Network(networks.critic, networks.value)
+        head = policy.head
+        self.head = _Gaussian(head) if isinstance(head, GaussianHead) else _Categorical()
+        self.freeze()
+
+    def freeze(self, remember: bool = False) -> None:
+        self.head.freeze()
+        parts = self.policy.preprocess
+        if self.policy.masked:
+            assert isinstance(parts, Branches)
+            parts = parts.parts[parts.keys.index("observation")]
+        self.prepare = _prepare(parts)
+
+    def initial_state(self, num_envs: int) -> State:
+        return self.policy.memory.initial_state(num_envs)
+
+    def act(self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: Rows | None) -> tuple[NDArray[Any], State]:
+        seen, allowed = self.split(obs)
+        return self.head.act(self.actor.forward(self.prepare(seen)), noise, allowed), state
+
+    def split(self, obs: Tree) -> tuple[Tree, Allowed]:
+        return (obs["observation"], obs["action_mask"].view(np.bool_)) if self.policy.masked else (obs, ())
+
+    def evaluate(self, rollout: Rollout) -> Evaluation:
+        steps, num_envs = rollout.reward.shape
+        seen, allowed = self.split(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
+        rows = self.prepare(seen)
+        values = self.values(rows).reshape(steps + 1, num_envs)
+        obs, allowed = rows[:-num_envs], allowed[:-num_envs]
+        action = rollout.action.reshape(-1, *rollout.action.shape[2:])
+        log_prob, _ = self.head.forward(self.actor.forward(obs), action, allowed)
+        next_value = values[1:].copy()
+        if rollout.final_obs is not None:
+            next_value[rollout.final_index] = self.values(self.prepare(self.split(rollout.final_obs)[0]))
+        else:
+            next_value[rollout.final_index] = values[rollout.final_index]
+        return Evaluation((obs, allowed), action, log_prob.reshape(steps, num_envs), values[:-1], next_value)
+
+    def values(self, rows: Rows) -> Rows:
+        return self.critic.forward(rows)[:, 0]
+
+    def array(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values
+
+    def forward(self, batch: Batch) -> Outputs:
+        obs, allowed = batch.obs
+        log_prob, entropy = self.head.forward(self.actor.forward(obs), batch.action, allowed)
+        return Outputs(log_prob, entropy, self.values(obs))
+
+    def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
+        """Writes instead of adding, which spares a pass over all weights: build.py gives it whole minibatches only."""
+        self.carried[:] = terms
+        self.actor.backward(self.head.backward(gradient.log_prob, gradient.entropy))
+        self.critic.backward(gradient.value[:, None])
+
+
+_PREPARED = (Floats, Whiten, OneHot, Mask)
+
+
+def _leaves(module: Preprocess) -> Iterator[Preprocess]:
+    if isinstance(module, Branches):
+        for part in module.parts:
+            yield from _leaves(part)
+    else:
+        yield module
+
+
+def _prepare(module: Preprocess) -> Callable[[Tree], Rows]:
+    """The module's function on rows [B, ...] of observations, with the statistics it has now; all entries side by side."""
+    if isinstance(module, Branches):
+        parts = [(key, _prepare(part)) for key, part in zip(module.keys, module.parts, strict=True)]
+        return lambda obs: np.concatenate([prepare(obs[key]) for key, prepare in parts], axis=1)
+    if isinstance(module, OneHot):
+        return _one_hot(module)
+    if not isinstance(module, Whiten):
+        return lambda obs: obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+    mean, limit = _array(module.moments.mean).reshape(-1).copy(), np.float32(module.clip)
+    scale = 1 / np.sqrt(_array(module.moments.variance).reshape(-1) + np.float32(EPSILON))
+
+    def whiten(obs: NDArray[Any]) -> Rows:
+        rows: Rows = np.subtract(obs.reshape(len(obs), -1), mean, dtype=np.float32)  # integers would make it float64
+        rows *= scale
+        np.minimum(rows, limit, out=rows)
+        return np.maximum(rows, -limit, out=rows)
+
+    return whiten
+
+
+def _one_hot(module: OneHot) -> Callable[[NDArray[Any]], Rows]:
+    shift = module.begin.numpy() - module.start.numpy()
+    if len(shift) == 1:
+        table = np.eye(module.width, dtype=np.float32)
+        # A MultiDiscrete may have a single entry too, of any type: its rows are [B, 1], and its type may not hold the shift.
+        return lambda obs: table[obs.reshape(-1).astype(np.int64, copy=False) + shift]
+
+    def one_hot(obs: NDArray[Any]) -> Rows:
+        rows = np.zeros((len(obs), module.width), np.float32)
+        columns = obs.reshape(len(obs), -1).astype(np.int64, copy=False) + shift
+        np.put_along_axis(rows, columns, np.float32(1), axis=1)
+        return rows
+
+    return one_hot

@@ -1,0 +1,234 @@
+"""The model card: a README.md whose front matter model hubs read, and whose text says what the file is and how to use it."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from proxrl import __version__
+from proxrl.build import atari_options
+from proxrl.config import Config
+from proxrl.config.parse import toml_value
+from proxrl.envs.envpool import task_name
+from proxrl.envs.masks import MASK
+from proxrl.envs.registry import ATARI, DM, find_family
+from proxrl.export.deployed import Input
+from proxrl.look.agent import Agent
+from proxrl.report.curves import band, read_curves
+from proxrl.report.plot import sparkline
+from proxrl.report.published import published
+from proxrl.runs.folder import CARD_MARK, RunFolder
+from proxrl.runs.metrics import RETURN
+
+# Names and arguments of the user's own parts: they may hold keys, and a card is there to be published.
+PRIVATE = ("logger", "logger_kwargs", "callback", "callback_kwargs")
+
+# Outputs by the first word of their name.
+MEANINGS = {
+    "action": "the most likely action, as the environment takes it",
+    "logits": "log-probabilities of all choices, entry after entry; log-odds of bits",
+    "mean": "of the Gaussian, before clipping or tanh",
+    "log_std": "logarithm of its deviation",
+    "alpha": "of the Beta distribution between the bounds",
+    "beta": "of the Beta distribution between the bounds",
+    "value": "the critic's estimate, in the units of the rewards that were learnt from",
+    "next_state": "the memory's state, for the next step",
+}
+
+SESSION = """\
+session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])
+answers = session.run(None, inputs)
+outputs = dict(zip((output.name for output in session.get_outputs()), answers))"""
+MODULE = """\
+policy = torch.export.load("policy.pt2").module()
+outputs = policy(*map(torch.from_numpy, inputs.values()))"""
+
+
+def model_card(
+    folder: RunFolder,
+    agent: Agent,
+    inputs: Sequence[Input],
+    outputs: Mapping[str, Tensor],
+    file: str,
+    checkpoint: str,
+    scores: Mapping[str, Mapping[str, Any]],
+    preparation: Mapping[str, Any],
+) -> str:
+    """The card of `file`; `outputs` are what it answers to one row, `scores` the summaries of its evaluation by kind, and
+    `preparation` what `observation_preparation` tells.
+    """
+    config = agent.config
+    parts = [
+        front_matter(config.env, scores),
+        f"# PPO on {_plain(config.env)}",
+        f"A policy trained by ProxRL with Proximal Policy Optimization: run {_code(f'{config.name}/seed{config.seed}')},"
+        f" checkpoint {_code(checkpoint)}, after {agent.step:,} steps. `{file}` is the whole of it: observations as"
+        f" {'they are prepared below' if preparation else 'the environment gives them'} go in, actions as it takes them come out."
+        " Normalisation and scaling are inside.",
+        "## Use",
+        f"```python\n{usage(file, inputs, list(outputs))}\n```",
+        "Rows are independent: a batch may have any number.",
+        *_preparation(config.env, preparation),
+        table(("input", "type", "shape"), ((one.name, one.dtype.name, _shape(one.shape)) for one in inputs)),
+        table(
+            ("output", "type", "shape", "what it is"),
+            (
+                (name, str(row.dtype).removeprefix("torch."), _shape(row.shape[1:]), MEANINGS[name.partition(".")[0]])
+                for name, row in outputs.items()
+            ),
+        ),
+        *_scores(config.env, scores),
+        "## Training",
+        *_curve(folder),
+        "```\nproxrl train --config settings.toml\n```",
+        "repeats the run. Settings that are not ProxRL's defaults:",
+        table(("setting", "value"), _changed(config)),
+        _versions(folder),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def front_matter(env: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """What hubs list and sort models by. The score is the deterministic one, because the file's action is."""
+    name = _yaml(env)
+    lines = ["---", CARD_MARK, "tags:", "- reinforcement-learning", "- ppo", "- proxrl", f"- {name}"]
+    if "deterministic" in scores:
+        score = scores["deterministic"]
+        lines += [
+            "model-index:",
+            "- name: PPO",
+            "  results:",
+            "  - task:",
+            "      type: reinforcement-learning",
+            "      name: reinforcement-learning",
+            "    dataset:",
+            f"      name: {name}",
+            f"      type: {name}",
+            "    metrics:",
+            "    - type: mean_reward",
+            f'      value: "{score["mean"]:.2f} +/- {score["std"]:.2f}"',
+            "      name: mean_reward",
+            "      verified: false",
+        ]
+    return "\n".join([*lines, "---"])
+
+
+def usage(file: str, inputs: Iterable[Input], outputs: Sequence[str]) -> str:
+    """A program that runs in the folder of the file."""
+    onnx = file.endswith(".onnx")
+    actions = [name for name in outputs if name.partition(".")[0] == "action"]
+    return "\n".join(
+        [
+            "import numpy as np",
+            f"import {'onnxruntime' if onnx else 'torch'}",
+            "",
+            "inputs = {  # one row of each; here zeros or the like",
+            *(f"    {json.dumps(one.name)}: {_example(one)}," for one in inputs),
+            "}",
+            SESSION if onnx else MODULE,
+            *(f"print({json.dumps(name)}, outputs[{json.dumps(name)}][0])" for name in actions),
+        ]
+    )
+
+
+def _example(one: Input) -> str:
+    """An array that the input takes: choices must be among those there are, and a mask must allow something."""
+    shape, dtype = (1, *one.shape), f"np.{'bool_' if one.dtype == np.bool_ else one.dtype.name}"
+    if one.name == MASK:
+        return f"np.ones({shape}, {dtype})"
+    if isinstance(one.space, spaces.Discrete) and one.space.start:
+        return f"np.full({shape}, {int(one.space.start)}, {dtype})"
+    if isinstance(one.space, spaces.MultiDiscrete) and one.space.start.any():
+        return f"np.array({[one.space.start.tolist()]}, {dtype})"
+    return f"np.zeros({shape}, {dtype})"
+
+
+def observation_preparation(config: Config) -> dict[str, Any]:
+    """What is done to the environment's observations before they go into the file, by setting; nothing for most families."""
+    if ":" in config.env:  # one's own, which need not be importable here
+        return {}
+    family = find_family(config.env)
+    if family is ATARI:
+        options = dataclasses.asdict(atari_options(config))
+        return {name: value for name, value in options.items() if name not in ("sign_rewards", "max_episode_steps")}
+    return {"flatten": "in the order of the keys"} if family is DM else {}
+
+
+def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
+    if not preparation:
+        return []
+    if "flatten" in preparation:
+        return [
+            f"The observation is one vector: the entries of the Dict that EnvPool's {_code(task_name(env))} gives, each"
+            " flattened, one after the other in the order of their keys, as float32."
+        ]
+    return [
+        "The observation is not the game's screen but a stack of the last `frame_stack` pictures, the newest last, and of zeros"
+        " before a game's first. An action is held for `frame_skip` frames. A picture is made of the last two of them, pixel by"
+        " pixel the brighter (`max_pool`), without colours (`grayscale`; otherwise red, green and blue are planes of their own),"
+        " and resized to `screen_size` pixels each way by area. A game begins with up to `noop_max` idle frames, and with fire"
+        " where nothing moves without (`fire_reset`), as it goes on after a lost life. With `episodic_life` a lost life ended an"
+        " episode in training.",
+        table(("prepared by", "value"), ((name, toml_value(value)) for name, value in preparation.items())),
+    ]
+
+
+def _scores(env: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    rows = [
+        (f"this policy, {kind}", f"{score['mean']:.2f} ± {score['std']:.2f}", f"{score['episodes']} episodes")
+        for kind, score in scores.items()
+    ]
+    for entry in published(env) if rows else ():
+        steps = "" if entry.steps is None else f"{entry.steps:,} steps"
+        rows.append((f"published: {entry.implementation}", entry.score(), steps))
+    return ["## Scores", table(("", "return", "of"), rows)] if rows else []
+
+
+def _curve(folder: RunFolder) -> list[str]:
+    curves = read_curves(folder, [RETURN])
+    if RETURN not in curves:
+        return []
+    line = band([curves[RETURN]])
+    return [f"Return over {line.x[-1]:,.0f} steps: `{sparkline(line.mean)}` {line.mean[0]:.4g} → {line.mean[-1]:.4g}"]
+
+
+def _changed(config: Config) -> list[tuple[str, str]]:
+    ours = Config()
+    fields = [spec.name for spec in dataclasses.fields(config) if spec.name not in PRIVATE]
+    return [(name, toml_value(getattr(config, name))) for name in fields if getattr(config, name) != getattr(ours, name)]
+
+
+def _versions(folder: RunFolder) -> str:
+    versions = folder.read_status().get("versions") or {"proxrl": __version__}
+    return "Trained with " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """All but texts of several words as code."""
+    lines = [heading, ["---"] * len(heading)]
+    lines += [[_plain(cell) if " " in cell or not cell else _code(cell) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{','.join(['batch', *map(str, shape)])}]"
+
+
+def _code(text: str) -> str:
+    """As code, in a table too."""
+    return "`" + text.replace("`", "'").replace("|", "\\|") + "`"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown is not to read as anything else."""
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in text)
+
+
+def _yaml(text: str) -> str:
+    """In double quotes, with every sign that YAML can't hold by its number."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in quoted)

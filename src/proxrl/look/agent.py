@@ -1,0 +1,147 @@
+"""A trained policy to act with: `proxrl.load(run).act(obs)`."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Dict
+from numpy.typing import NDArray
+
+from proxrl.build import CARRIED, build_compute, build_device
+from proxrl.common.seeding import Purpose, generator
+from proxrl.common.tree import tree_leaves, tree_map
+from proxrl.config import Config
+from proxrl.engine.flat import FlatParameters
+from proxrl.envs.buffers import stored_dtype
+from proxrl.envs.masked import split_mask
+from proxrl.envs.masks import MASK, flatten_mask
+from proxrl.envs.spaces import Masked, space_from_json, space_tree, wrong_values
+from proxrl.errors import ProxRLError, one_line
+from proxrl.policy.networks import make_policy
+from proxrl.runs import checkpoint
+from proxrl.runs.lookup import find_run
+from proxrl.types import Tree
+
+
+class Agent:
+    """Acts on one observation or on a batch. Its statistics are frozen, and it keeps what a memory needs between calls."""
+
+    def __init__(self, config: Config, tensors: dict[str, Any], state: dict[str, Any]) -> None:
+        self.config, self.step = config, int(state["step"])
+        self.observation_space = space_from_json(state["observation_space"])
+        self.action_space = space_from_json(state["action_space"])
+        self.policy = make_policy(config, self.observation_space, self.action_space).to(build_device(config.device))
+        weights = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
+        try:
+            self.policy.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ProxRLError(
+                f"the checkpoint does not fit the networks that its settings describe ({str(error).splitlines()[-1].strip()});"
+                " was it made by another version, or has the code of your own networks changed?"
+            ) from error
+        self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups(), CARRIED))
+        self.rng = generator(config.seed, Purpose.EVALUATION)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the episode so far."""
+        self.starts = True
+        self.state = self.compute.initial_state(1)
+
+    def act(self, obs: Tree, deterministic: bool = True, mask: Any = None) -> Tree:
+        """The action for an observation, or one per row of a batch: the most likely, or a sample.
+
+        `mask` is what `info["action_mask"]` told, for agents that were trained with it.
+        """
+        rows, single = self._rows(obs, mask)
+        count = len(next(tree_leaves(rows)))
+        if self.starts:
+            self.state, self.starts = self.compute.initial_state(count), False
+            began = np.ones(count, np.bool_)
+        else:
+            began = np.zeros(count, np.bool_)
+        noise = None if deterministic else self.policy.head.noise(self.rng, count)
+        self.policy.guard.check(rows)
+        action, self.state = self.compute.act(rows, self.state, began, noise)
+        answer = self.policy.head.to_env(action)
+        return tree_map(lambda leaf: leaf[0], answer) if single else answer
+
+    def _rows(self, obs: Tree, mask: Any) -> tuple[Tree, bool]:
+        """The observation as the policy takes it, in rows, and whether it was a single one: the shapes in its space tell."""
+        space = self.observation_space
+        if not isinstance(space, Masked):
+            return _in_rows(space, self._filled(space, obs))
+        key = MASK if self.config.action_mask in ("auto", "info", "off") else self.config.action_mask
+        if mask is None and isinstance(obs, dict) and key in obs:
+            # An actor's only key is not one that stands for itself: what the critic alone sees may be missing beside it.
+            rest = {name: value for name, value in obs.items() if name != key}
+            obs, mask = (rest, obs[key]) if set(rest) == set(self.config.actor_keys or ()) else split_mask(obs, key)
+        if mask is None:
+            raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
+        rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
+        try:
+            masks = [mask] if single else list(mask)
+            if any(given is None for given in masks):  # one mask of a Tuple of actions, perhaps, for a whole batch
+                raise ValueError("a mask is None; give one for each observation")
+            bits = [flatten_mask(self.action_space, given) for given in masks]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise ProxRLError(f"the mask does not fit the action space {self.action_space} ({error})") from None
+        if len(bits) != len(next(tree_leaves(rows))):
+            raise ProxRLError(f"there are {len(bits)} masks for {len(next(tree_leaves(rows)))} observations; give one for each")
+        return {"observation": rows, MASK: np.stack(bits)}, single
+
+    def _filled(self, space: gymnasium.Space, obs: Tree) -> Tree:
+        """With zeros for what only the critic looks at, which is known in training alone."""
+        keys = self.config.actor_keys
+        if not keys or not isinstance(space, Dict) or not isinstance(obs, dict) or any(key not in obs for key in keys):
+            return obs
+        given, leaf = next(tree_leaves(obs[keys[0]])), next(tree_leaves(space_tree(space[keys[0]])))
+        rows = np.shape(given)[: np.ndim(given) - len(leaf.shape)]
+
+        def nothing(part: gymnasium.Space) -> NDArray[Any]:
+            return np.full((*rows, *(part.shape or ())), getattr(part, "start", 0), part.dtype)
+
+        return obs | {key: tree_map(nothing, space_tree(space[key])) for key in space if key not in obs}
+
+
+def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
+    singles: set[bool] = set()
+
+    def check(leaf: gymnasium.Space, value: Any) -> NDArray[Any]:
+        array, shape = np.asarray(value), leaf.shape or ()
+        given = array.shape
+        if given[len(given) - len(shape) :] != shape or len(given) > len(shape) + 1:
+            raise ProxRLError(f"the observation has shape {given}, but this agent takes {shape}, or {('N', *shape)} for a batch")
+        singles.add(len(given) == len(shape))
+        wrong = wrong_values(leaf, array)
+        if wrong is not None:
+            raise ProxRLError(f"the observation holds {array[wrong][0]}, which is not in {leaf}")
+        # In the type that environments store: torch knows no unsigned numbers beyond bytes.
+        return array.astype(stored_dtype(leaf), copy=False)
+
+    try:
+        arrays = tree_map(check, space_tree(space), obs)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ProxRLError(f"the observation does not have the form {space} ({one_line(error)})") from None
+    if len(singles) != 1:
+        raise ProxRLError("some entries of the observation are a batch and some are not")
+    single = singles.pop()
+    return (tree_map(lambda leaf: leaf[None], arrays) if single else arrays), single
+
+
+def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None) -> Agent:
+    """The agent of a run folder: of its latest checkpoint, or of `best`, or of `step-100000`."""
+    return load_changed(run, checkpoint_name, {} if device is None else {"device": device})
+
+
+def load_changed(run: str | Path, checkpoint_name: str, changes: dict[str, Any]) -> Agent:
+    """As `load`, under settings that change how the policy is computed, not what it is."""
+    folder = find_run(run)
+    config = folder.config()
+    path = folder.checkpoint_path(checkpoint_name)
+    if not path.exists():
+        there = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
+        raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(there) or 'none yet'}")
+    tensors, state = checkpoint.load(path)
+    return Agent(config.replace(**changes), tensors, state)

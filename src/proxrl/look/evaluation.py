@@ -1,0 +1,182 @@
+"""How good is it? Returns of whole episodes, with frozen statistics."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from proxrl.build import arithmetic, build_environments
+from proxrl.collect.collector import NOISE_NUMBERS
+from proxrl.common.seeding import Purpose, generator, integer_seed
+from proxrl.engine.api import Compute
+from proxrl.envs.api import Autoreset, Environments
+from proxrl.envs.registry import check_env
+from proxrl.envs.spaces import same_form
+from proxrl.errors import ProxRLError
+from proxrl.log.bar import episodes_bar
+from proxrl.look.agent import Agent, load
+from proxrl.policy.policy import Policy
+from proxrl.runs.evaluations import Scores, save_evaluation
+from proxrl.runs.lookup import find_run
+from proxrl.types import Step
+
+# Noise is drawn ahead, for this many steps at a time.
+NOISE_STEPS = 256
+# An episode that lasts longer than this is taken to have no ending, and then evaluating it would have none either.
+LONGEST_EPISODE = 200_000
+
+
+# Told after every step: the episodes that it finished, and the steps that count.
+Watcher: TypeAlias = Callable[[int, int], None]
+
+
+def unwatched(episodes: int, steps: int) -> None:
+    pass
+
+
+def equal_quota(episodes: int, most_envs: int) -> int:
+    """The largest number of environments, up to `most_envs`, that shares the episodes equally."""
+    return max(n for n in range(1, min(episodes, most_envs) + 1) if episodes % n == 0)
+
+
+def act_steps(
+    environments: Environments, compute: Compute, policy: Policy, seed: int, deterministic: bool, first_env: int = 0
+) -> Iterator[Step]:
+    """Step after step of the policy, one episode after the other, until nobody asks for more."""
+    num_envs, head = environments.num_envs, policy.head
+    noise_steps = max(1, min(NOISE_STEPS, NOISE_NUMBERS // head.noise_size))
+    streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(num_envs)]
+    compute.freeze()
+    obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
+    last_ending = [0] * num_envs
+    step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
+    while True:
+        if not deterministic and step_number % noise_steps == 0:
+            noise = np.stack([head.noise(stream, noise_steps) for stream in streams], axis=1)
+        policy.guard.check(obs)
+        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % noise_steps])
+        step = environments.step(head.to_env(action))
+        obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
+        step_number += 1
+        for episode in step.episodes:
+            last_ending[episode.env] = step_number
+        if step_number - min(last_ending) > LONGEST_EPISODE:
+            slow = last_ending.index(min(last_ending))
+            raise ProxRLError(
+                f"environment {first_env + slow} did not end an episode within {LONGEST_EPISODE:,} steps; give it a time limit"
+            )
+        yield step
+
+
+def run_episodes(
+    environments: Environments,
+    compute: Compute,
+    policy: Policy,
+    quota: int,
+    seed: int,
+    deterministic: bool,
+    first_env: int = 0,
+    watch: Watcher = unwatched,
+) -> Scores:
+    """Every environment plays `quota` episodes; `watch` is called after every step.
+
+    Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
+    """
+    finished: list[list[tuple[float, int]]] = [[] for _ in range(environments.num_envs)]
+    for step in act_steps(environments, compute, policy, seed, deterministic, first_env):
+        counted = [episode for episode in step.episodes if len(finished[episode.env]) < quota]
+        for episode in counted:
+            finished[episode.env].append((episode.total_reward, episode.length))
+        watch(len(counted), int(step.valid.sum()))
+        if all(len(done) == quota for done in finished):
+            break
+    returns, lengths = zip(*(score for done in finished for score in done), strict=True)
+    return Scores(returns, lengths)
+
+
+def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: Watcher = unwatched) -> Scores:
+    config = agent.config
+    num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
+    environments = build_environments(config, env, num_envs)
+    try:
+        check_spaces(environments, agent)
+        with arithmetic(config, agent.policy):
+            quota = episodes // num_envs
+            return run_episodes(environments, agent.compute, agent.policy, quota, seed, deterministic, watch=watch)
+    finally:
+        environments.close()
+
+
+def check_spaces(environments: Environments, agent: Agent) -> None:
+    for kind in ("observation_space", "action_space"):
+        now, then = getattr(environments, kind), getattr(agent, kind)
+        if not same_form(now, then):
+            raise ProxRLError(f"the environment's {kind.replace('_', ' ')} is {now}, but this agent was trained with {then}")
+
+
+def evaluate(
+    run: str | Path | Agent,
+    *,
+    episodes: int = 20,
+    seed: int | None = None,
+    checkpoint: str = "latest",
+    env: Any = None,
+    device: str | None = None,
+    watch: Watcher = unwatched,
+) -> dict[str, Scores]:
+    """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable, and `watch` is
+    called after every step.
+    """
+    check_request(episodes, seed)
+    agent = run if isinstance(run, Agent) else load(run, checkpoint, device)
+    if env is None:
+        env = named_env(agent, "evaluate")
+    if seed is None:
+        seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
+    return {
+        name: evaluate_agent(agent, env, episodes, seed, deterministic, watch)
+        for name, deterministic in (("deterministic", True), ("stochastic", False))
+    }
+
+
+def named_env(agent: Agent, call: str) -> str:
+    """The environment that the run's settings name, if it can be found here; `call` is the function that takes it otherwise."""
+    env = agent.config.env
+    try:
+        check_env(env, agent.config.vector)
+    except ProxRLError as error:
+        hint = f"; for a Python callable, use proxrl.{call}(run, env=callable)" if ":" in env else ""
+        raise ProxRLError(f"{error}{hint}") from error
+    return env
+
+
+def check_request(episodes: int, seed: int | None) -> None:
+    if episodes < 1:
+        raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
+    if seed is not None and seed < 0:
+        raise ProxRLError(f"--seed is {seed}, but must be at least 0")
+
+
+def evaluate_and_keep(
+    run: str | Path,
+    episodes: int = 20,
+    seed: int | None = None,
+    checkpoint: str = "latest",
+    device: str | None = None,
+    agent: Agent | None = None,
+) -> dict[str, Scores]:
+    """`evaluate`, and the scores stay in the run folder, where reports and model cards find them.
+
+    `agent` is that checkpoint's, where it is loaded already.
+    """
+    check_request(episodes, seed)
+    folder, agent = find_run(run), agent or load(run, checkpoint, device)
+    if seed is None:
+        seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
+    with episodes_bar(f"Evaluating {folder.path}", 2 * episodes) as watch:
+        scores = evaluate(agent, episodes=episodes, seed=seed, watch=watch)
+    with contextlib.suppress(ProxRLError):  # a run that others own may be evaluated too
+        save_evaluation(folder, checkpoint, agent.step, seed, {kind: score.summary() for kind, score in scores.items()})
+    return scores

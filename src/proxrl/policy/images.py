@@ -1,0 +1,156 @@
+"""Images in, features out. Bytes stay bytes until here: scaling them to [0, 1] is part of a network's first layer.
+
+Tensors are laid out with the channels last, in which convolutions on a CPU and on recent GPUs are fastest; shapes are those of
+torch, [B, channels, height, width], all the same.
+"""
+
+import math
+from collections.abc import Sequence
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from proxrl.common.tree import tree_leaves
+from proxrl.envs.spaces import is_image, space_tree
+from proxrl.errors import ProxRLError
+from proxrl.policy.encoders import MLP, orthogonal
+from proxrl.types import Tree
+
+SMALLEST_NATURE = 36  # what three strided convolutions leave something of
+
+
+class ToFloat(nn.Module):
+    """Bytes [B, channels, height, width], or with the channels last in shape too, as floats of the same values."""
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        super().__init__()
+        shape = space.shape or ()
+        # Cameras put the channels last, stacks of frames put them first; they are the fewest.
+        self.last = shape[2] < shape[0]
+        self.channels, self.height, self.width = (shape[2], shape[0], shape[1]) if self.last else shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        image = obs.permute(0, 3, 1, 2) if self.last else obs
+        return image.float().contiguous(memory_format=torch.channels_last)
+
+
+class FirstConvolution(nn.Conv2d):
+    """On bytes. To scale them to [0, 1] (Atari detail 9) it divides its few weights by 255, not the many pixels."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return conv2d(image, self.weight / 255, self.bias, self.stride, self.padding)
+
+
+class ImageEncoder(nn.Module):
+    """Convolutions, then one linear layer."""
+
+    output_size: int
+    gain: float | None = math.sqrt(2)  # of orthogonal first weights; None is torch's own
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        super().__init__()
+        self.to_float = ToFloat(space)
+        self.convolutions = self.layers(self.to_float.channels)
+        with torch.no_grad():
+            image = torch.zeros(1, self.to_float.channels, self.to_float.height, self.to_float.width)
+            size = self.convolutions(image).numel()
+        self.linear = nn.Linear(size, self.output_size)
+        if self.gain is not None:
+            for layer in (*self.convolutions, self.linear):
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    orthogonal(layer, self.gain)
+
+    def layers(self, channels: int) -> nn.Sequential:
+        raise NotImplementedError
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return torch.relu(self.linear(self.convolutions(self.to_float(obs)).flatten(1)))
+
+
+class NatureCNN(ImageEncoder):
+    """The three convolutions of the DQN paper (Atari detail 8)."""
+
+    output_size = 512
+
+    def layers(self, channels: int) -> nn.Sequential:
+        height, width = self.to_float.height, self.to_float.width
+        if min(height, width) < SMALLEST_NATURE:
+            raise ProxRLError(
+                f"--encoder nature needs images of {SMALLEST_NATURE} pixels or more each way, not {height} x {width}; use small"
+            )
+        first, second, third = FirstConvolution(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), third, nn.ReLU())
+
+
+class SmallCNN(ImageEncoder):
+    """Two convolutions, for images of a few dozen pixels such as the view of a grid world."""
+
+    output_size = 128
+
+    def layers(self, channels: int) -> nn.Sequential:
+        first, second = FirstConvolution(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+
+
+class ImpalaCNN(ImageEncoder):
+    """The residual network of the IMPALA paper, with torch's own first weights, as the reference has them."""
+
+    output_size = 256
+    gain = None
+
+    def layers(self, channels: int) -> nn.Sequential:
+        blocks: list[nn.Module] = []
+        for number, wider in enumerate((16, 32, 32)):
+            convolution = (FirstConvolution if number == 0 else nn.Conv2d)(channels, wider, 3, padding=1)
+            blocks += [convolution, nn.MaxPool2d(3, stride=2, padding=1)]
+            blocks += [Residual(wider), Residual(wider)]
+            channels = wider
+        return nn.Sequential(*blocks, nn.ReLU())
+
+
+class Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))"""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+
+    def forward(self, image: Tensor) -> Tensor:
+        change: Tensor = self.second(torch.relu(self.first(torch.relu(image))))
+        return image + change
+
+
+IMAGE_ENCODERS: dict[str, type[ImageEncoder]] = {"nature": NatureCNN, "impala": ImpalaCNN, "small": SmallCNN}
+
+
+def fitting_encoder(space: gymnasium.Space) -> str:
+    """Which of them suits an image, where nothing was said."""
+    image = ToFloat(space)
+    return "nature" if min(image.height, image.width) >= SMALLEST_NATURE else "small"
+
+
+def has_image(space: gymnasium.Space) -> bool:
+    return any(is_image(leaf) for leaf in tree_leaves(space_tree(space)))
+
+
+class Mixed(nn.Module):
+    """Observations of images and other entries: convolutions for each image, an MLP for all the rest, side by side."""
+
+    def __init__(self, space: gymnasium.Space, name: str | None, hidden_sizes: Sequence[int], activation: str) -> None:
+        super().__init__()
+        leaves = list(tree_leaves(space_tree(space)))
+        self.is_image = [is_image(leaf) for leaf in leaves]
+        images = [leaf for leaf, image in zip(leaves, self.is_image, strict=True) if image]
+        others = spaces.Tuple([leaf for leaf, image in zip(leaves, self.is_image, strict=True) if not image])
+        encoders = [IMAGE_ENCODERS[name or fitting_encoder(image)](image) for image in images]
+        self.images = nn.ModuleList(encoders)
+        self.rest = MLP(others, hidden_sizes, activation)
+        self.output_size = self.rest.output_size + sum(encoder.output_size for encoder in encoders)
+
+    def forward(self, obs: Tree) -> Tensor:
+        leaves = list(zip(tree_leaves(obs), self.is_image, strict=True))
+        seen = [encoder(leaf) for encoder, leaf in zip(self.images, (leaf for leaf, image in leaves if image), strict=True)]
+        return torch.cat([*seen, self.rest(tuple(leaf for leaf, image in leaves if not image))], 1)

@@ -1,0 +1,57 @@
+"""Returns of evaluation episodes, and `evaluations.json`, where a run keeps them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxrl.common.files import one_line_errors, replacing
+from proxrl.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Returns and lengths of the evaluated episodes."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.std(self.returns))
+
+    def summary(self) -> dict[str, Any]:
+        extremes = {"min": min(self.returns), "max": max(self.returns)}
+        lengths = {"mean_length": float(np.mean(self.lengths)), "episodes": len(self.returns)}
+        return {"mean": self.mean, "std": self.deviation, **extremes, **lengths, "returns": list(self.returns)}
+
+
+def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, scores: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep the scores of a checkpoint with its run; `scores` are the summaries of its deterministic and stochastic ones."""
+    evaluations = {**read_evaluations(folder), checkpoint: {"step": step, "seed": seed, **scores}}
+    with one_line_errors("write", folder.evaluations_path), replacing(folder.evaluations_path) as temporary:
+        temporary.write_text(json.dumps(evaluations, indent=2) + "\n")
+
+
+def current_evaluation(folder: RunFolder, checkpoint: str = "latest") -> dict[str, Any] | None:
+    """The kept scores of a checkpoint, if they are of the step that it now has."""
+    scores: Any = read_evaluations(folder).get(checkpoint)
+    try:
+        _ = [float(scores[kind]["mean"]) for kind in ("deterministic", "stochastic")]
+        return dict(scores) if scores["step"] == folder.checkpoint_step(checkpoint) else None
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def read_evaluations(folder: RunFolder) -> dict[str, Any]:
+    try:
+        evaluations = json.loads(folder.evaluations_path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return evaluations if isinstance(evaluations, dict) else {}

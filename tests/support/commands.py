@@ -1,0 +1,81 @@
+"""How the end-to-end tests start the real command and read what it left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proxrl.runs import checkpoint
+
+SUPPORT = Path(__file__).parent
+SMALL = ("--num-envs", "2", "--rollout-steps", "16", "--num-minibatches", "2", "--epochs", "1", "--hidden-sizes", "8")
+
+
+def start(*words: str, cwd: Path, start_new_session: bool = False, **environment: str) -> subprocess.Popen[str]:
+    """The command in a process of its own; it finds the modules of this folder."""
+    path = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "PYTHONUNBUFFERED")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "proxrl", *words],
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=start_new_session,
+    )
+
+
+def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start(*words, cwd=cwd, **environment)
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def metrics(run_folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without what the clock decides."""
+    lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("time", "charts/SPS")} for line in lines]
+
+
+def steps(run_folder: Path) -> list[int]:
+    return [line["step"] for line in metrics(run_folder)]
+
+
+def saved(run_folder: Path, name: str = "latest") -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    return checkpoint.load(run_folder / "checkpoints" / f"{name}.safetensors")
+
+
+def assert_same_checkpoint(one: Path, other: Path, name: str = "latest") -> None:
+    (tensors, state), (other_tensors, other_state) = saved(one, name), saved(other, name)
+    assert tensors.keys() == other_tensors.keys()
+    for key, tensor in tensors.items():
+        assert torch.equal(tensor, other_tensors[key]), key
+    assert state == other_state
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
