@@ -295,7 +295,7 @@ def test_a_logger_that_can_not_be_closed_says_so_and_costs_nothing() -> None:
 
 def test_an_environment_that_has_changed_is_refused_by_evaluation_and_resuming() -> None:
     result = proxrl.train(TwoRooms, **TINY, quiet=True)
-    with pytest.raises(ProxRLError, match=r"the environment's observation space is Box.* but this agent was trained with Dict"):
+    with pytest.raises(ProxRLError, match=r"the environment's observation space is Box.* but the policy was trained with Dict"):
         proxrl.evaluate(result.path, env="CartPole-v1", episodes=2)
     other = {**TINY, "total_steps": 200}
     with pytest.MonkeyPatch.context() as patch:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from proxrl.envs.api import Environments
 from proxrl.errors import ProxRLError
 from proxrl.types import Tree
 
@@ -90,8 +91,25 @@ def wrong_values(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[
     return wrong if wrong.any() else None
 
 
+def space_difference(
+    environments: Environments, observation_space: gymnasium.Space, action_space: gymnasium.Space
+) -> str | None:
+    """Return in words how the spaces of `environments` differ from those a policy was trained with, or None if it can be used.
+
+    The text is a clause that error messages can embed.
+    """
+    pairs = {
+        "observation space": (environments.observation_space, observation_space),
+        "action space": (environments.action_space, action_space),
+    }
+    for name, (space, trained) in pairs.items():
+        if not same_form(space, trained):
+            return f"the environment's {name} is {space}, but the policy was trained with {trained}"
+    return None
+
+
 def same_form(one: gymnasium.Space, other: gymnasium.Space) -> bool:
-    """Whether a policy for the one can be used with the other: of equal structure, kinds and sizes, whatever the bounds."""
+    """Return whether a policy for one space fits the other: equal structure, kinds and sizes. Bounds may differ."""
     return bool(_form(space_to_json(one)) == _form(space_to_json(other)))
 
 

@@ -7,7 +7,7 @@ from proxrl.build import Parts
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import import_ffmpeg
 from proxrl.config.resolve import EnvLike
-from proxrl.envs.spaces import same_form
+from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError, one_line
 from proxrl.look.recording import film, until
 from proxrl.look.rendering import Moment, Stage, moments, open_stage
@@ -36,10 +36,10 @@ def capturer(env: EnvLike, parts: Parts) -> Iterator[Callable[[Session], None]]:
             session.display.message(f"step {session.step:,}: no video: {_reason(error)}")
 
     try:
-        for kind in ("observation_space", "action_space"):
-            drawn, trained = getattr(stage.environments, kind), getattr(parts.environments, kind)
-            if not same_form(drawn, trained):
-                raise ProxRLError(f"--capture-video: the environment that can be drawn has the {kind} {drawn}, not {trained}")
+        trained = parts.environments
+        difference = space_difference(stage.environments, trained.observation_space, trained.action_space)
+        if difference:
+            raise ProxRLError(f"--capture-video needs the spaces of training when rendering, but {difference}")
         yield capture
     finally:
         stage.environments.close()

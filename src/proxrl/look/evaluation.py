@@ -13,7 +13,7 @@ from proxrl.common.seeding import Purpose, generator, integer_seed
 from proxrl.engine.api import Compute
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.registry import check_env
-from proxrl.envs.spaces import same_form
+from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError
 from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
@@ -110,10 +110,10 @@ def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, determinist
 
 
 def check_spaces(environments: Environments, agent: Agent) -> None:
-    for kind in ("observation_space", "action_space"):
-        now, then = getattr(environments, kind), getattr(agent, kind)
-        if not same_form(now, then):
-            raise ProxRLError(f"the environment's {kind.replace('_', ' ')} is {now}, but this agent was trained with {then}")
+    """Raise a `ProxRLError` if the agent's policy does not fit the environments."""
+    difference = space_difference(environments, agent.observation_space, agent.action_space)
+    if difference:
+        raise ProxRLError(difference)
 
 
 def evaluate(
