@@ -17,6 +17,12 @@ class DivergedError(CollectiveError):
     """The settings let training run away. Not the environment's fault, so tuning goes on to other settings."""
 
 
+def check_at_least(flag: str, value: float | None, minimum: int) -> None:
+    """Raise a ProxRLError if the value of a flag is below the minimum; None means that the flag was not given."""
+    if value is not None and value < minimum:
+        raise ProxRLError(f"{flag} is {value}, but must be at least {minimum}")
+
+
 def one_line(error: BaseException) -> str:
     """Another library's exception as part of one of our messages: its type and its first line."""
     lines = str(error).strip().splitlines()

@@ -15,9 +15,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    from proxrl.look.evaluation import evaluate_and_keep
+    from proxrl.look.evaluation import evaluate_and_save
 
-    scores = evaluate_and_keep(
+    scores = evaluate_and_save(
         options["run"],
         episodes=options["episodes"],
         seed=options["seed"],

@@ -23,7 +23,7 @@ from proxrl.common.tree import tree_map
 from proxrl.envs.api import Autoreset
 from proxrl.envs.buffers import SharedArrays
 from proxrl.envs.gymnasium import InProcessEnvs
-from proxrl.errors import ProxRLError, one_line
+from proxrl.errors import ProxRLError, describe, one_line
 from proxrl.types import Episode, Step, Tree
 
 START_SECONDS = 30.0  # also for the imports before a worker's first answer
@@ -254,9 +254,8 @@ def _work(pipe: Connection, stack: Connection, makers: bytes, first_env: int, pa
     except (EOFError, ConnectionError):
         return  # the pool was closed, or its process is gone
     except BaseException as error:
-        line = str(error) if isinstance(error, ProxRLError) else one_line(error)
         with contextlib.suppress(OSError):  # the pool was closed because another worker failed first
-            pipe.send_bytes(pickle.dumps(_Failure(line, traceback.format_exc())))
+            pipe.send_bytes(pickle.dumps(_Failure(describe(error), traceback.format_exc())))
 
 
 def _leave_with_parent() -> None:

@@ -20,12 +20,12 @@ from proxrl.common.files import one_line_errors, replacing
 from proxrl.config import flag
 from proxrl.config.parse import toml_value
 from proxrl.envs.spaces import space_to_json
-from proxrl.errors import ProxRLError, one_line
+from proxrl.errors import ProxRLError, check_at_least, one_line
 from proxrl.export.card import PRIVATE, model_card, observation_preparation
 from proxrl.export.deployed import Deployed
 from proxrl.export.verify import Arrays, largest_difference, sample_inputs
 from proxrl.look.agent import Agent, load_changed
-from proxrl.look.evaluation import evaluate_and_keep
+from proxrl.look.evaluation import evaluate_and_save
 from proxrl.policy.networks import make_policy
 from proxrl.runs.evaluations import current_evaluation
 from proxrl.runs.folder import RunFolder, is_card
@@ -56,7 +56,8 @@ def export_policy(
 
     The card states the scores that the run keeps for this checkpoint, or else those of as many episodes; 0 leaves them out.
     """
-    check_request(format, episodes)
+    check_format(format)
+    check_at_least("--episodes", episodes, 0)
     folder = find_run(run)
     place = folder.path / "export" if out is None else Path(out)
     path, settings, card = place / f"policy.{format}", place / SETTINGS, place / CARD
@@ -84,11 +85,9 @@ def export_policy(
     return Exported(path, card, difference, agent.step)
 
 
-def check_request(format: str, episodes: int) -> None:
+def check_format(format: str) -> None:
     if format not in FORMATS:
         raise ProxRLError(f"--format {format}: there is no such format; use {' or '.join(FORMATS)}")
-    if episodes < 0:
-        raise ProxRLError(f"--episodes is {episodes}, but must be at least 0")
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if format == "onnx" and not _installed(name)]
     if missing:
         raise ProxRLError(f"--format onnx needs {', '.join(missing)}: pip install 'proxrl[export]' (--format pt2 needs nothing)")
@@ -244,7 +243,7 @@ def scores_of(folder: RunFolder, agent: Agent, checkpoint: str, episodes: int) -
     if episodes == 0:
         return {}
     try:
-        scores = evaluate_and_keep(folder.path, episodes, checkpoint=checkpoint, agent=agent)
+        scores = evaluate_and_save(folder.path, episodes, checkpoint=checkpoint, agent=agent)
     except ProxRLError as error:
         raise ProxRLError(f"nothing is written, since the scores are not known: {error}; --episodes 0 leaves them out") from error
     return {kind: score.summary() for kind, score in scores.items()}

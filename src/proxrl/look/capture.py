@@ -8,7 +8,7 @@ from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import import_ffmpeg
 from proxrl.config.resolve import EnvLike
 from proxrl.envs.spaces import space_difference
-from proxrl.errors import ProxRLError, one_line
+from proxrl.errors import ProxRLError, describe
 from proxrl.look.recording import film, until
 from proxrl.look.rendering import Moment, Stage, moments, open_stage
 from proxrl.session import Session
@@ -33,7 +33,7 @@ def capturer(env: EnvLike, parts: Parts) -> Iterator[Callable[[Session], None]]:
         try:
             record_episode(stage, session)
         except Exception as error:  # a video is not worth a run
-            session.display.message(f"step {session.step:,}: no video: {_reason(error)}")
+            session.display.message(f"step {session.step:,}: no video: {describe(error)}")
 
     try:
         trained = parts.environments
@@ -68,8 +68,4 @@ def record_episode(stage: Stage, session: Session) -> None:
             log_video(session.step, path)
         except Exception as error:  # the others get it all the same
             whose = type(logger).__name__
-            session.display.message(f"step {session.step:,}: the video was not logged by {whose}: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ProxRLError) else one_line(error)
+            session.display.message(f"step {session.step:,}: the video was not logged by {whose}: {describe(error)}")

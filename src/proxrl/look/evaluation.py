@@ -14,7 +14,7 @@ from proxrl.engine.api import Compute
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.registry import check_env
 from proxrl.envs.spaces import space_difference
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
 from proxrl.policy.policy import Policy
@@ -32,8 +32,8 @@ LONGEST_EPISODE = 200_000
 Watcher: TypeAlias = Callable[[int, int], None]
 
 
-def unwatched(episodes: int, steps: int) -> None:
-    pass
+def do_nothing(*_: object) -> None:
+    """The default of `watch`, here and in `proxrl.record`."""
 
 
 def equal_quota(episodes: int, most_envs: int) -> int:
@@ -78,7 +78,7 @@ def run_episodes(
     seed: int,
     deterministic: bool,
     first_env: int = 0,
-    watch: Watcher = unwatched,
+    watch: Watcher = do_nothing,
 ) -> Scores:
     """Every environment plays `quota` episodes; `watch` is called after every step.
 
@@ -96,7 +96,7 @@ def run_episodes(
     return Scores(returns, lengths)
 
 
-def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: Watcher = unwatched) -> Scores:
+def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: Watcher = do_nothing) -> Scores:
     config = agent.config
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
@@ -124,7 +124,7 @@ def evaluate(
     checkpoint: str = "latest",
     env: Any = None,
     device: str | None = None,
-    watch: Watcher = unwatched,
+    watch: Watcher = do_nothing,
 ) -> dict[str, Scores]:
     """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable, and `watch` is
     called after every step.
@@ -152,14 +152,12 @@ def named_env(agent: Agent, call: str) -> str:
     return env
 
 
-def check_request(episodes: int, seed: int | None) -> None:
-    if episodes < 1:
-        raise ProxRLError(f"--episodes is {episodes}, but must be at least 1")
-    if seed is not None and seed < 0:
-        raise ProxRLError(f"--seed is {seed}, but must be at least 0")
+def check_request(episodes: int | None, seed: int | None) -> None:
+    check_at_least("--episodes", episodes, 1)
+    check_at_least("--seed", seed, 0)
 
 
-def evaluate_and_keep(
+def evaluate_and_save(
     run: str | Path,
     episodes: int = 20,
     seed: int | None = None,

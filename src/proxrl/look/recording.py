@@ -11,18 +11,14 @@ from proxrl.build import arithmetic
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import VideoWriter, import_ffmpeg
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, check_at_least
 from proxrl.look.agent import Agent, load
-from proxrl.look.evaluation import check_request, check_spaces, named_env
+from proxrl.look.evaluation import check_request, check_spaces, do_nothing, named_env
 from proxrl.look.rendering import FASTEST_FPS, Moment, Stage, moments, open_stage
 from proxrl.runs.lookup import find_run
 from proxrl.types import Episode
 
 Watcher = Callable[[Moment, Stage], None]
-
-
-def unwatched(moment: Moment, stage: Stage) -> None:
-    """For who only wants the file."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ def record(
     max_steps: int | None = None,
     env: Any = None,
     device: str | None = None,
-    watch: Watcher = unwatched,
+    watch: Watcher = do_nothing,
 ) -> Recording:
     """Write episodes of a run to one video: `out`, or a file in its `videos/`. `env` is for runs whose environment was a Python
     callable, and `watch` is called after every step.
@@ -67,7 +63,7 @@ def record(
         return film(stage, until(played, episodes, max_steps), path, fps or stage.fps, watch)
 
 
-def film(stage: Stage, played: Iterable[Moment], path: Path, fps: float, watch: Watcher = unwatched) -> Recording:
+def film(stage: Stage, played: Iterable[Moment], path: Path, fps: float, watch: Watcher = do_nothing) -> Recording:
     """Write what is played to a file, which appears under its name when it is whole."""
     finished: list[Episode] = []
     with one_line_errors("write", path.parent):
@@ -117,8 +113,7 @@ def until(played: Iterable[Moment], episodes: int | None, max_steps: int | None)
 def check_speed(fps: float | None, max_steps: int | None = None) -> None:
     if fps is not None and not 0 < fps <= FASTEST_FPS:
         raise ProxRLError(f"--fps is {fps:g}, but must be greater than 0 and at most {FASTEST_FPS:g}")
-    if max_steps is not None and max_steps < 1:
-        raise ProxRLError(f"--max-steps is {max_steps}, but must be at least 1")
+    check_at_least("--max-steps", max_steps, 1)
 
 
 def checked_out(out: str | Path, gif: bool) -> Path:

@@ -31,7 +31,7 @@ def play(
     """Show a run's policy until the window is closed, or so many episodes are over; gives those that were. `env` is for runs
     whose environment was a Python callable.
     """
-    check_request(1 if episodes is None else episodes, seed)
+    check_request(episodes, seed)
     check_speed(fps)
     pygame, folder = import_pygame(), find_run(run)
     if not has_display():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxrl.common.files import check_writable, one_line_errors, replacing
-from proxrl.errors import ProxRLError, one_line
+from proxrl.errors import ProxRLError, describe
 from proxrl.report.page_data import VIDEO_TYPES, page_data
 from proxrl.runs.evaluations import current_evaluation, read_evaluations
 from proxrl.runs.folder import RunFolder
@@ -47,16 +47,16 @@ def evaluated(folder: RunFolder, episodes: int) -> dict[str, Any]:
     if current_evaluation(folder) is not None or not folder.checkpoint_path("latest").exists():
         return kept
     from proxrl.look.agent import load
-    from proxrl.look.evaluation import evaluate_and_keep
+    from proxrl.look.evaluation import evaluate_and_save
 
     if not sys.stderr.isatty():  # where there is no bar
         print(f"Evaluating {folder.path}; --episodes 0 leaves it out", file=sys.stderr, flush=True)
     try:
         agent = load(folder.path)
-        scores = evaluate_and_keep(folder.path, episodes=episodes, agent=agent)
+        scores = evaluate_and_save(folder.path, episodes=episodes, agent=agent)
     except Exception as error:  # an environment may fail in its own way, and the rest of the page is worth having
-        problem = str(error) if isinstance(error, ProxRLError) else one_line(error)
-        print(f"proxrl: {folder.path} is not evaluated: {' '.join(problem.split())}", file=sys.stderr)
+        problem = " ".join(describe(error).split())
+        print(f"proxrl: {folder.path} is not evaluated: {problem}", file=sys.stderr)
         return kept
     return {**kept, "latest": {"step": agent.step, **{kind: score.summary() for kind, score in scores.items()}}}
 

@@ -16,7 +16,7 @@ from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.parse import parse_value, toml_value
 from proxrl.config.resolve import Resolved, resolve
 from proxrl.envs.registry import find_family
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, check_at_least
 from proxrl.runs.folder import earlier_config
 from proxrl.tuning.display import Display
 from proxrl.tuning.outcome import settings_of, table, write_preset
@@ -73,8 +73,7 @@ def tune(
     """
     require_optuna()
     for name, value in (("trials", trials), ("workers", workers), ("seeds", seeds)):
-        if value < 1:
-            raise ProxRLError(f"{flag(name)} is {value}, but must be at least 1")
+        check_at_least(flag(name), value, 1)
     if timeout is not None and not timeout > 0:
         raise ProxRLError(f"--timeout is {timeout:g}, but must be above 0 seconds")
     if launched().size > 1:
