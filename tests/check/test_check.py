@@ -1,4 +1,4 @@
-"""`proxrl check`: for every finding an environment that has this fault and no other, and sound ones that have none."""
+"""`proxrl check`: for every finding an environment with this fault and no other, and sound environments without findings."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 import proxrl.check.checker
 from proxrl.check.checker import check
-from proxrl.check.findings import ADVICE, LEVELS, Report
+from proxrl.check.findings import ADVICE, LEVELS, CheckReport
 from proxrl.check.masked_play import Masks
 from proxrl.cli import main
 from proxrl.envs.masks import flatten_mask
@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Sound(gymnasium.Env):
-    """A drunkard's walk from a random start, until the edge or the clock; the faults below override one method each."""
+    """A random walk from a random start to an edge or a time limit. Each fault below overrides one method."""
 
     observation_space: gymnasium.Space = spaces.Box(-5, 5, (2,), np.float32)
     action_space: gymnasium.Space = spaces.Discrete(2)
@@ -67,7 +67,7 @@ class BoxAction(Sound):
 
 
 class Nested(Sound):
-    """Every kind of space that training takes, in observations and actions; the push is in the action's Tuple."""
+    """Every supported kind of space in observations and actions; the Discrete in the action's Tuple is the push."""
 
     observation_space = spaces.Dict(
         place=spaces.Box(-5, 5, (2,), np.float32),
@@ -98,7 +98,7 @@ class Nested(Sound):
 
 
 class Masked(Sound):
-    """Raises at a forbidden action, as board games do."""
+    """Raises an error for a forbidden action, as board games do."""
 
     action_space = spaces.Discrete(3, start=5)
 
@@ -114,7 +114,7 @@ class Masked(Sound):
 
 
 class MaskedByKey(Masked):
-    """The mask is no observation: that it is a list, and partly constant, is no matter."""
+    """The mask is not part of the observation, so an unsupported space and constant numbers in it don't matter."""
 
     observation_space = spaces.Dict(place=spaces.Box(-5, 5, (2,), np.float32), action_mask=spaces.Sequence(spaces.Discrete(2)))
 
@@ -122,11 +122,11 @@ class MaskedByKey(Masked):
         return {"place": super().observe(), "action_mask": tuple(int(bit) for bit in self.allowed())}
 
     def info(self) -> Any:
-        return {"action_mask": "not looked at where the observation has one"}
+        return {"action_mask": "ignored, because the observation has a mask"}
 
 
 class MaskedNested(Nested):
-    """In the form of `action_space.sample(mask)`; only the last of three gears, one bit fixed, one push near each edge."""
+    """Masks as `action_space.sample(mask)` takes them: only the last of three gears, two fixed lights, one push near an edge."""
 
     def bits(self) -> Any:
         push = np.array([self.place[0] > -1, self.place[0] < 1], np.int8)
@@ -144,7 +144,7 @@ class MaskedNested(Nested):
 
 
 class MaskedRow(MaskedNested):
-    """The same as one row of bits."""
+    """The same masks as one flat array of bits."""
 
     def info(self) -> Any:
         row = [*self.bits()["force"][1], 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0]
@@ -152,7 +152,7 @@ class MaskedRow(MaskedNested):
 
 
 class UnusedMask(BoxAction):
-    """Without discrete parts nothing can be masked, so training does not look."""
+    """An action without discrete parts can't be masked, so training ignores the mask."""
 
     def info(self) -> Any:
         return {"action_mask": np.ones(2)}
@@ -173,68 +173,68 @@ def fault(code: str, level: str, base: type[gymnasium.Env] = Sound, **replaced: 
     FAULTS.append((code, level, type(code, (base,), replaced)))
 
 
-def raise_late(self: Any) -> float:
+def raise_in_third_step(self: Any) -> float:
     if self.clock == 3:
         raise RuntimeError("the wheel came off\nand more")
     return 1.0
 
 
-def leave(_: Any) -> None:
+def exit_process(_: Any) -> None:
     raise SystemExit(3)
 
 
-def old_reset(self: Any) -> Any:
+def reset_without_seed(self: Any) -> Any:
     return Sound.reset(self)
 
 
-def reused(self: Any) -> Any:
+def observe_into_buffer(self: Any) -> Any:
     if not hasattr(self, "buffer"):
         self.buffer = np.zeros(2, np.float32)
     self.buffer[:] = self.place
     return self.buffer
 
 
-def begin_where_it_was(self: Any) -> None:
+def begin_depending_on_the_last_episode(self: Any) -> None:
     clock = getattr(self, "clock", 0)
     Sound.begin(self)
     self.place += clock / 100
 
 
-def begin_alike(self: Any) -> None:
+def begin_at_a_fixed_place(self: Any) -> None:
     self.place, self.clock = np.array([0.1, 0.2]), 0
 
 
-def late(value: Any, usual: Any) -> Any:
-    """Only in the third step, so that a look at the first one is not enough."""
-    return lambda self: value if self.clock == 3 else usual
+def in_third_step(value: Any, otherwise: Any) -> Any:
+    """Return `value` in the third step only, so that checking the first step is not enough."""
+    return lambda self: value if self.clock == 3 else otherwise
 
 
 def nested(**replaced: Any) -> Any:
-    """Observations of Nested with one leaf deep inside changed."""
-    return {"observe": lambda self: deep_change(Nested.observe(self), **{key: make(self) for key, make in replaced.items()})}
+    """Override `Nested.observe`, with some leaves replaced."""
+    return {"observe": lambda self: replace_leaves(Nested.observe(self), **{key: make(self) for key, make in replaced.items()})}
 
 
-def deep_change(obs: Any, **replaced: Any) -> Any:
+def replace_leaves(obs: Any, **replaced: Any) -> Any:
     clock, bits, deeper = obs["rest"]
     place = replaced.pop("place", obs["place"])
     return {"place": place, "rest": (replaced.pop("clock", clock), replaced.pop("bits", bits), {**deeper, **replaced})}
 
 
 def nested_box(box: spaces.Space) -> Any:
-    """Another Box in the action's Tuple."""
+    """Override the action space of Nested, with another Box in its Tuple."""
     force = spaces.Tuple([box, spaces.Discrete(2, start=-1)])
     return {"action_space": spaces.Dict(force=force, gear=spaces.Discrete(3))}
 
 
 def mask_at(clock: int, change: Any) -> Any:
-    """Masks of MaskedNested, changed at one time."""
+    """Override `MaskedNested.info`, with parts of the mask changed at one time step."""
     return {"info": lambda self: {"action_mask": {**self.bits(), **(change if self.clock == clock else {})}}}
 
 
 PLACE = np.array([0.5, 0.5], np.float32)
 
-fault("raises", "error", reward=raise_late)
-fault("raises", "error", begin=leave)
+fault("raises", "error", reward=raise_in_third_step)
+fault("raises", "error", begin=exit_process)
 fault("observation-structure", "error", observe=lambda self: {"place": self.place.astype(np.float32)})
 fault("space-unsupported", "error", observation_space=spaces.Text(3))
 fault("space-unsupported", "error", action_space=None)
@@ -246,7 +246,7 @@ fault("space-unsupported", "error", BoxAction, action_space=spaces.Box(-1, 1, (0
 fault("space-unsupported", "error", observation_space=spaces.Tuple([spaces.Box(-1, 1, (0, 2), np.float32)]))
 fault("reset-returns", "error", reset=lambda self, **named: Sound.reset(self, **named)[0])
 fault("reset-returns", "error", info=lambda _: None)
-fault("reset-seed", "error", reset=old_reset)
+fault("reset-seed", "error", reset=reset_without_seed)
 fault("step-returns", "error", endings=lambda self: (Sound.endings(self)[0],))
 fault("ending-type", "error", endings=lambda _: (None, False))
 fault("ending-type", "error", endings=lambda _: (np.zeros(2, bool), False))
@@ -258,7 +258,7 @@ fault("observation-dtype", "warning", Image, observe=lambda self: Image.observe(
 fault("observation-dtype", "note", observe=lambda self: list(map(float, self.place)))
 fault("observation-not-finite", "error", observe=lambda self: PLACE * np.nan if self.clock == 3 else Sound.observe(self))
 fault("observation-outside", "warning", observation_space=spaces.Box(-1.1, 1.1, (2,), np.float32))
-fault("observation-reused", "warning", observe=reused)
+fault("observation-reused", "warning", observe=observe_into_buffer)
 fault("observation-constant", "note", observe=lambda self: np.array([self.place[0], 1], np.float32))
 fault(
     "observation-scale",
@@ -281,11 +281,11 @@ fault("observation-scale", "note", Nested, **nested(place=lambda self: (self.pla
 fault("not-deterministic", "warning", Nested, **nested(odd=lambda _: np.random.randint(-1, 1)))
 fault("reward-type", "error", reward=lambda _: None)
 fault("reward-type", "error", reward=lambda _: np.ones(2))
-fault("reward-type", "error", reward=late(1j, 1.0))
+fault("reward-type", "error", reward=in_third_step(1j, 1.0))
 fault("reward-array", "warning", reward=lambda _: np.ones(1))
-fault("reward-not-finite", "error", reward=late(float("nan"), 1.0))
-fault("reward-not-finite", "error", reward=late(1e39, 1.0))
-fault("reward-scale", "note", reward=late(-1e4, 1.0))
+fault("reward-not-finite", "error", reward=in_third_step(float("nan"), 1.0))
+fault("reward-not-finite", "error", reward=in_third_step(1e39, 1.0))
+fault("reward-scale", "note", reward=in_third_step(-1e4, 1.0))
 fault("reward-scale", "note", reward=lambda _: 1e-5)
 fault("reward-zero", "note", reward=lambda _: 0)
 fault("endless", "warning", endings=lambda _: (False, False))
@@ -295,8 +295,8 @@ fault("time-out-as-termination", "warning", endings=lambda self: (self.clock >= 
 fault("one-step", "warning", endings=lambda _: (True, False))
 fault("not-deterministic", "warning", begin=lambda self: (Sound.begin(self), setattr(self, "place", np.random.uniform(-1, 1, 2))))
 fault("not-deterministic", "warning", push=lambda _, action: float(2 * action - 1 + np.random.uniform(-0.2, 0.2)))
-fault("state-leaks", "warning", begin=begin_where_it_was)
-fault("seed-unused", "note", begin=begin_alike, push=lambda _, action: float(2 * action - 1))
+fault("state-leaks", "warning", begin=begin_depending_on_the_last_episode)
+fault("seed-unused", "note", begin=begin_at_a_fixed_place, push=lambda _, action: float(2 * action - 1))
 fault("action-whole-numbers", "error", BoxAction, action_space=spaces.Box(0, 5, (2,), np.int64))
 fault("action-unbounded", "note", BoxAction, action_space=spaces.Box(-np.inf, np.inf, (2,), np.float32))
 fault("action-float64", "note", BoxAction, action_space=spaces.Box(-1, 1, (2,), np.float64))
@@ -329,21 +329,27 @@ fault("close", "warning", close=lambda self: self.window.close())
 fault("gymnasium", "warning", info=lambda self: self.__dict__.setdefault("shared", {}))
 
 
-def levels(report: Report) -> list[tuple[str, str]]:
+def levels(report: CheckReport) -> list[tuple[str, str]]:
     return [(finding.code, finding.level) for finding in report.findings]
 
 
 @pytest.mark.parametrize(("code", "level", "env"), FAULTS, ids=[f"{n}-{code}" for n, (code, _, _) in enumerate(FAULTS)])
-def test_a_fault_is_found_and_nothing_else(code: str, level: str, env: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fault_gives_its_finding_and_no_other(code: str, level: str, env: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxrl.check.checker, "REPLAY_STEPS", 50)
     assert levels(check(env, limit=200)) == [(code, level)]
 
 
-def test_every_finding_has_a_fault_and_a_line_in_the_documentation() -> None:
+def test_every_finding_has_a_fault_in_this_file() -> None:
     assert {code for code, _, _ in FAULTS} == ADVICE.keys()
-    page = (DOCS / "check.md").read_text()
-    assert [code for code, (level, _, _) in ADVICE.items() if f"| `{code}` | {level} |" not in page] == []
     assert {level for level, _, _ in ADVICE.values()} == set(LEVELS)
+
+
+@pytest.mark.parametrize("code", ADVICE)
+def test_the_documentation_has_the_level_effect_and_fix_of_each_finding(code: str) -> None:
+    level, effect, fix = ADVICE[code]
+    (row,) = [line for line in (DOCS / "check.md").read_text().splitlines() if line.startswith(f"| `{code}` |")]
+    assert row.startswith(f"| `{code}` | {level} |")
+    assert f"| {effect} | {fix}" in row
 
 
 @pytest.mark.parametrize("env", SOUND)
@@ -367,12 +373,14 @@ def what(env: type, code: str) -> str:
     ],
 )
 @pytest.mark.parametrize("kind", ["observation_space", "action_space"])
-def test_a_space_of_no_fixed_size_is_named_with_what_to_wrap_it_in(kind: str, space: Any, leaf: str, instead: str) -> None:
+def test_an_unsupported_space_is_named_with_a_replacement(kind: str, space: Any, leaf: str, instead: str) -> None:
     inside = spaces.Dict(ball=spaces.Discrete(2), arm=spaces.Tuple([spaces.Discrete(2), space]))
     report = check(type("Unsized", (Sound,), {kind: inside}))
     assert report.findings[0].what.startswith(f"{kind}['arm'][1] is {leaf}")
     assert f"wrap the environment so that it is {instead}" in report.findings[0].what
-    assert "Dict(" in report.as_text().splitlines()[-3 + (kind == "action_space")]  # the summary is there all the same
+    assert (
+        "Dict(" in report.as_text().splitlines()[-3 + (kind == "action_space")]
+    )  # in the summary
 
 
 def test_findings_name_the_leaf() -> None:
@@ -381,18 +389,22 @@ def test_findings_name_the_leaf() -> None:
     small = type("Small", (Nested,), nested(place=lambda self: (self.place * [1e-4, 1]).astype(np.float32)))
     assert what(small, "observation-scale").startswith("observation['place'][1] reaches ")
     outside = type("Outside", (Nested,), nested(odd=lambda _: 1))
-    assert what(outside, "observation-outside").startswith("the observation['rest'][2]['odd'] of reset has values outside ")
+    assert what(outside, "observation-outside").startswith("observation['rest'][2]['odd'] returned by reset has values outside ")
     large = type("Large", (Nested,), nested_box(spaces.Box(np.array([[-1, -30]]), np.array([[1, 30]]), dtype=np.float32)))
     assert what(large, "action-range-large") == "action['force'][0][0, 1] ranges from -30 to 30"
     whole = type("Whole", (Nested,), nested_box(spaces.Box(0, 5, (2,), np.int64)))
     assert what(whole, "action-whole-numbers").startswith("action['force'][0] is Box(")
     empty = type("Empty", (MaskedNested,), mask_at(3, {"gear": (np.ones(2, np.int8), np.zeros(3, np.int8))}))
-    assert what(empty, "mask-empty") == "info['action_mask'] of step allows nothing for the action['gear'][1]"
+    assert what(empty, "mask-empty") == "info['action_mask'] returned by step allows no choice for action['gear'][1]"
+    structure = type("Structure", (Nested,), {"observe": lambda self: {**Nested.observe(self), "rest": (1, 2)}})
+    assert what(structure, "observation-structure") == (
+        "reset returns another structure than observation_space: observation['rest'] is (int, int), not a tuple of 3"
+    )
     dark = type("Dark", (MaskedNested,), mask_at(0, {"lights": np.array([[1, 1], [0, 0], [1, 1]])}))
-    assert what(dark, "mask-empty") == "info['action_mask'] of reset allows nothing for the action['lights'][1]"
+    assert what(dark, "mask-empty") == "info['action_mask'] returned by reset allows no choice for action['lights'][1]"
 
 
-def test_a_mask_that_does_not_fit_is_told_as_training_would() -> None:
+def test_a_mask_that_does_not_fit_gives_the_message_of_training() -> None:
     short = type("Short", (Masked,), {"info": lambda _: {"action_mask": np.ones(2, bool)}})
     assert "must hold 3 bits" in what(short, "mask-shape")
     unclear = type("Unclear", (MaskedNested,), mask_at(3, {"lights": np.array([2, 1, 3], np.int8)}))
@@ -400,17 +412,17 @@ def test_a_mask_that_does_not_fit_is_told_as_training_would() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "place"),
+    ("env", "location"),
     [(Masked, "info['action_mask']"), (MaskedNested, "info['action_mask']"), (MaskedByKey, "observation['action_mask']")],
 )
-def test_summary_says_where_masks_are(env: type, place: str) -> None:
+def test_the_summary_names_where_masks_are(env: type, location: str) -> None:
     report = check(env)
-    assert report.summary["action_mask"] == place
-    assert f"    action masks    found in {place}; training uses them" in report.as_text().splitlines()
+    assert report.summary["action_mask"] == location
+    assert f"    action masks    found in {location}; training uses them" in report.as_text().splitlines()
     assert "action_mask" not in check(Sound).summary
 
 
-def test_random_play_is_uniform_over_what_is_allowed() -> None:
+def test_random_play_is_uniform_over_the_allowed_actions() -> None:
     taken = []
 
     class Four(Sound):
@@ -429,7 +441,7 @@ def test_random_play_is_uniform_over_what_is_allowed() -> None:
     assert 0.4 < np.mean(np.array(taken) == 1) < 0.6
 
 
-def test_what_sample_draws_by_a_mask_is_left_as_it_is_and_other_actions_become_such() -> None:
+def test_only_forbidden_choices_are_replaced() -> None:
     env = MaskedNested()
     env.reset(seed=1)
     masks, space = Masks(env), env.action_space
@@ -437,14 +449,14 @@ def test_what_sample_draws_by_a_mask_is_left_as_it_is_and_other_actions_become_s
     masks.bits = flatten_mask(space, env.bits())
     for _ in range(50):
         allowed = space.sample(env.bits())
-        assert data_equivalence(masks.legal(allowed), allowed, exact=True)
-        swapped = masks.legal(space.sample())
-        assert space.contains(swapped)
-        assert data_equivalence(masks.legal(swapped), swapped, exact=True)
+        assert data_equivalence(masks.replace_forbidden(allowed), allowed, exact=True)
+        replaced = masks.replace_forbidden(space.sample())
+        assert space.contains(replaced)
+        assert data_equivalence(masks.replace_forbidden(replaced), replaced, exact=True)
 
 
-def test_lists_and_arrays_pass_for_tuples_and_any_whole_number_for_a_category() -> None:
-    """As in training and in Gymnasium's own `contains`."""
+def test_tuples_may_be_lists_or_arrays_and_categories_any_integer() -> None:
+    """As in training and in Gymnasium's `contains`."""
 
     class Loose(Sound):
         observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(50)])
@@ -454,6 +466,10 @@ def test_lists_and_arrays_pass_for_tuples_and_any_whole_number_for_a_category() 
             return np.array(numbers) if self.clock % 2 else numbers
 
     assert not {finding.code for finding in check(Loose).findings} - {"gymnasium"}
+
+
+def test_the_package_exports_check() -> None:
+    assert proxrl.check.check is check
 
 
 @pytest.mark.parametrize(
@@ -470,13 +486,13 @@ def test_known_environments(env: str, expected: list[tuple[str, str]]) -> None:
     assert levels(check(env)) == expected
 
 
-def test_a_time_limit_around_an_endless_environment_is_the_cure() -> None:
+def test_a_time_limit_removes_the_finding_endless() -> None:
     endless = next(env for code, _, env in FAULTS if code == "endless")
     assert levels(check(lambda: gymnasium.wrappers.TimeLimit(endless(), 30), limit=200)) == []
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
-def test_categories_of_any_width_are_inside_their_space(dtype: type) -> None:
+def test_categories_of_any_integer_dtype_are_inside_their_space(dtype: type) -> None:
     class Narrow(Sound):
         observation_space = spaces.MultiDiscrete([3, 50], dtype=np.int8, start=[0, 80])
 
@@ -487,18 +503,18 @@ def test_categories_of_any_width_are_inside_their_space(dtype: type) -> None:
     assert "observation-dtype" not in check(Narrow).codes
 
 
-def test_few_episodes_of_one_length_prove_nothing() -> None:
+def test_two_episodes_of_equal_length_are_no_finding() -> None:
     clock = next(env for code, _, env in FAULTS if code == "time-out-as-termination")
     assert levels(check(clock, episodes=2)) == []
 
 
-def test_a_flag_that_is_set_rarely_needs_many_steps_to_be_called_constant() -> None:
+def test_a_discrete_value_counts_as_constant_only_after_many_steps() -> None:
     constant = type("Constant", (Nested,), nested(odd=lambda _: -1))
     assert levels(check(constant, episodes=2)) == []
     assert levels(check(constant, episodes=20)) == [("observation-constant", "note")]
 
 
-def test_numbers_of_the_summary() -> None:
+def test_the_numbers_in_the_summary() -> None:
     class Counted(Sound):
         def endings(self) -> Any:
             return False, self.clock == 7
@@ -516,10 +532,10 @@ def test_numbers_of_the_summary() -> None:
     assert (summary["preset"], summary["num_envs"], summary["vector"]) == ("default", 8, "inprocess")
 
 
-def test_never_two_at_once() -> None:
+def test_two_environments_are_never_open_at_once() -> None:
     alive = []
 
-    class Jealous(Sound):
+    class Exclusive(Sound):
         def __init__(self) -> None:
             assert not alive
             alive.append(self)
@@ -527,17 +543,17 @@ def test_never_two_at_once() -> None:
         def close(self) -> None:
             alive.clear()
 
-    assert levels(check(Jealous)) == []
+    assert levels(check(Exclusive)) == []
     assert alive == []
 
 
-def test_command_prints_what_is_wrong_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_fault_its_effect_and_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "test_check:Broken", "--seed", "3"]) == 1
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == "error: step raised RuntimeError: the wheel came off [raises]"
-    assert lines[1].startswith("    For PPO: training stops there. To do: ")
+    assert lines[1].startswith("    Effect on PPO: training stops with the same exception. To fix: ")
     assert lines[2] == "test_check:Broken: 1 error"
     assert "--vector inprocess" in lines[-1]
 
@@ -547,23 +563,23 @@ class Broken(Sound):
         if word:
             print(word)
 
-    reward = raise_late
+    reward = raise_in_third_step
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "test_check:Broken", "--debug"]) == 1
-    assert "in raise_late" in capsys.readouterr().err
+    assert "in raise_in_third_step" in capsys.readouterr().err
 
 
-def test_json_is_all_there_is_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_is_nothing_but_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "test_check:Broken", "--env-kwargs", "word=noise", "--json"]) == 1
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert told["env"] == "test_check:Broken"
-    assert told["summary"]["preset"] == "default"
-    assert [finding["code"] for finding in told["findings"]] == ["raises"]
-    assert told["findings"][0].keys() == {"level", "code", "what", "effect", "fix"}
-    assert set(err.split()) == {"noise"}  # what the environment printed, and no traceback
+    printed = json.loads(out)
+    assert printed["env"] == "test_check:Broken"
+    assert printed["summary"]["preset"] == "default"
+    assert [finding["code"] for finding in printed["findings"]] == ["raises"]
+    assert printed["findings"][0].keys() == {"level", "code", "what", "effect", "fix"}
+    assert set(err.split()) == {"noise"}  # printed by the environment; there is no traceback
 
 
 def test_a_sound_environment_prints_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -594,7 +610,7 @@ def test_bad_input_is_one_line(words: list[str], part: str, capsys: pytest.Captu
     assert part in err
 
 
-def test_what_only_envpool_has_is_refused() -> None:
+def test_tasks_that_only_envpool_has_are_rejected() -> None:
     pytest.importorskip("envpool")
     with pytest.raises(ProxRLError, match="only EnvPool has"):
         check("CheetahRun-v1")

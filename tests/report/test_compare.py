@@ -28,7 +28,7 @@ def two(tmp_path: Path) -> Path:
 def test_aggregates_are_those_that_one_works_out_by_hand(two: Path) -> None:
     found = compare([two])
     assert found.names == ["a", "b"]
-    scores = {task.env: {name: task.scores(name).tolist() for name in found.names} for task in found.tasks}
+    scores = {task.env: {name: task.scores(name).tolist() for name in found.names} for task in found.results}
     assert scores["CartPole-v1"] == {"a": pytest.approx([0.5, 0.5]), "b": pytest.approx([1.0, 2.0])}
     assert scores["Own-v0"] == {"a": pytest.approx([1.0, 1.0]), "b": pytest.approx([0.0, 0.5])}  # 1 is the best mean here: 20
     assert found.aggregates["mean"]["a"].value == pytest.approx(0.75)
@@ -85,7 +85,7 @@ def test_evaluations_count_if_all_runs_have_one_of_their_last_step(tmp_path: Pat
     (two / "evaluations.json").write_text(json.dumps(evaluation))
     found = compare([tmp_path])
     assert found.scored_by == "evaluation"
-    assert found.tasks[0].returns == {"a": [300.0], "b": [300.0]}
+    assert found.results[0].returns == {"a": [300.0], "b": [300.0]}
     del evaluation["latest"]["stochastic"]
     (two / "evaluations.json").write_text(json.dumps(evaluation))
     assert compare([tmp_path]).scored_by == "training"
@@ -99,10 +99,10 @@ def test_runs_of_one_name_in_two_places_contend_under_their_places(tmp_path: Pat
     write_run(tmp_path / "new", "CartPole-v1", "ppo", 1, [20.0, 200.0])
     monkeypatch.chdir(tmp_path)
     expected = {"ppo (old)": [100.0], "ppo (new)": [200.0]}
-    assert compare(["old", "new"]).tasks[0].returns == expected
-    assert compare([tmp_path]).tasks[0].returns == expected  # a folder above both is no different
+    assert compare(["old", "new"]).results[0].returns == expected
+    assert compare([tmp_path]).results[0].returns == expected  # a folder above both is no different
     seeds = write_run(tmp_path / "old", "CartPole-v1", "ppo", 2, [20.0, 300.0])
-    assert compare([old, seeds]).tasks[0].returns == {"ppo": [100.0, 300.0]}  # seeds given one by one are one contender
+    assert compare([old, seeds]).results[0].returns == {"ppo": [100.0, 300.0]}  # seeds given one by one are one contender
     write_run(tmp_path / "old", "Acrobot-v1", "ppo", 1, [-500.0, -100.0])
     assert compare([tmp_path]).names == ["ppo (new)", "ppo (old)"]  # a contender in all its environments
 
@@ -133,7 +133,7 @@ def test_unequal_seeds_environments_and_lengths_are_told(tmp_path: Path) -> None
 def test_an_environment_where_nothing_was_learnt_has_no_scale(tmp_path: Path) -> None:
     write_run(tmp_path, "MountainCar-v0", "a", 1, [-200.0, -200.0])  # the published return is -200 as well
     found = compare([tmp_path])
-    assert found.tasks[0].one is None
+    assert found.results[0].one is None
     assert not found.aggregates
 
 

@@ -21,7 +21,7 @@ from browser import browser, complaints, needs_browser, places_asked
 from commands import start
 from proxrl.cli import main
 from proxrl.errors import ProxRLError
-from proxrl.report.columns import Columns
+from proxrl.report.metrics_reader import MetricsReader
 from proxrl.report.server import Server, make_server
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN
@@ -174,8 +174,8 @@ def test_headers_forbid_what_the_page_does_not_need(server: Server) -> None:
 
 def test_polling_reads_only_what_has_changed(server: Server, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    read = Columns.read
-    monkeypatch.setattr(Columns, "read", lambda columns: (reads.append(1), read(columns))[1])
+    read = MetricsReader.read
+    monkeypatch.setattr(MetricsReader, "read", lambda columns: (reads.append(1), read(columns))[1])
     before = index(server)["runs"][0]
     index(server), index(server)
     assert len(reads) == 1

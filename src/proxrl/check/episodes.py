@@ -1,37 +1,48 @@
-"""`proxrl check`: what episodes of random play look like together."""
+"""Checks over all episodes of random play together: how they end, and the scale of their rewards and observations."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from proxrl.check.findings import Report
-from proxrl.check.leaves import entry, leaves_of, named_leaves
-from proxrl.check.probe import Moment
+from proxrl.check.checked_env import Transition
+from proxrl.check.findings import CheckReport
+from proxrl.check.leaves import index_text, leaves_of, named_leaves
 
-LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and step sizes are made for
-KEPT_ROWS, KEPT_SIZE = 5000, 1024  # observations looked at for their scale; larger ones are images
-FEWEST = 3  # episodes that must agree before it is no coincidence
-FEWEST_NUMBERS, FEWEST_CATEGORIES = 10, 100  # observations that must agree: flags may be set rarely
+LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and learning rates assume
+MAX_ROWS, MAX_LEAF_SIZE = 5000, 1024  # observations recorded; larger leaves are images, whose scale is known
+MIN_EPISODES = 3  # fewer episodes of the same length may be a coincidence
+MIN_ROWS, MIN_ROWS_DISCRETE = 10, 100  # before a number counts as constant; discrete ones may be flags that are rarely set
 
 
-class Numbers:
-    """Observations as rows of numbers, leaf after leaf but without images, and the name of each column."""
+class Episode(NamedTuple):
+    """A finished episode."""
+
+    length: int
+    total_reward: float
+    last: Transition
+
+
+class ObservationRows:
+    """Observations as rows of numbers, leaf by leaf but without images, with the name of each column."""
 
     def __init__(self, space: gymnasium.Space) -> None:
-        leaves = [(path, leaf, leaf.shape or ()) for path, leaf in named_leaves(space) if _is_kept(leaf)]
+        leaves = [(path, leaf, leaf.shape or ()) for path, leaf in named_leaves(space) if _is_recorded(leaf)]
         self._space = space
         self._rows: list[NDArray[np.float64]] = []
-        self.names = [f"observation{path}{entry(shape, index)}" for path, _, shape in leaves for index in range(math.prod(shape))]
-        # Categories have no scale: the network does not take them for numbers.
+        self.names = [
+            f"observation{path}{index_text(shape, index)}" for path, _, shape in leaves for index in range(math.prod(shape))
+        ]
+        # Discrete values have no scale: the network receives them as categories.
         self.has_scale = np.array([isinstance(leaf, spaces.Box) for _, leaf, shape in leaves for _ in range(math.prod(shape))])
 
-    def keep(self, obs: Any) -> None:
-        if len(self._rows) < KEPT_ROWS:
-            values = [value for _, leaf, value in leaves_of(self._space, obs) if _is_kept(leaf)]
+    def add(self, obs: Any) -> None:
+        """Record an observation, unless there are enough."""
+        if len(self._rows) < MAX_ROWS:
+            values = [value for _, leaf, value in leaves_of(self._space, obs) if _is_recorded(leaf)]
             self._rows.append(np.concatenate([np.zeros(0), *(np.ravel(value).astype(np.float64) for value in values)]))
 
     @property
@@ -39,46 +50,51 @@ class Numbers:
         return np.array(self._rows)
 
 
-def _is_kept(leaf: gymnasium.Space) -> bool:
-    return math.prod(leaf.shape or ()) <= KEPT_SIZE
+def _is_recorded(leaf: gymnasium.Space) -> bool:
+    return math.prod(leaf.shape or ()) <= MAX_LEAF_SIZE
 
 
-def look_at_endings(ended: list[tuple[int, float, Moment]], report: Report) -> None:
-    lengths = {length for length, _, _ in ended}
-    both = sum(last.terminated and last.truncated for _, _, last in ended)
+def check_endings(episodes: list[Episode], report: CheckReport) -> None:
+    """Find endings with both flags, time limits reported as terminations, and episodes of one step."""
+    lengths = {episode.length for episode in episodes}
+    enough = len(episodes) >= MIN_EPISODES
+    both = sum(episode.last.terminated and episode.last.truncated for episode in episodes)
     if both:
-        always = both == len(ended)  # then one flag is a copy of the other, where a coincidence would be a note
-        report.add("both-endings", f"{both} of {len(ended)} episodes end terminated and truncated", "warning" if always else None)
-    elif len(ended) >= FEWEST and len(lengths) == 1 and lengths != {1} and all(last.terminated for _, _, last in ended):
-        what = f"all {len(ended)} episodes terminate after exactly {lengths.pop()} steps, whatever the actions"
+        # If every episode sets both flags, one is a copy of the other; now and then it is a coincidence.
+        level = "warning" if both == len(episodes) else None
+        report.add("both-endings", f"{both} of {len(episodes)} episodes end terminated and truncated", level)
+    elif enough and len(lengths) == 1 and lengths != {1} and all(episode.last.terminated for episode in episodes):
+        what = f"all {len(episodes)} episodes terminate after exactly {lengths.pop()} steps, whatever the actions"
         report.add("time-out-as-termination", f"{what}: probably a time limit")
-    if len(ended) >= FEWEST and lengths == {1}:
-        report.add("one-step", f"all {len(ended)} episodes end after one step")
+    if enough and lengths == {1}:
+        report.add("one-step", f"all {len(episodes)} episodes end after one step")
 
 
-def look_at_rewards(rewards: NDArray[np.float64], report: Report) -> None:
+def check_rewards(rewards: NDArray[np.float64], report: CheckReport) -> None:
+    """Find rewards that are all zero or far from the unit scale."""
     largest = float(np.abs(rewards).max())
     if not largest:
         report.add("reward-zero", f"all {len(rewards):,} rewards are 0")
     elif not SMALL <= largest <= LARGE:
-        report.add("reward-scale", f"the largest reward is {largest:.3g}")
+        report.add("reward-scale", f"the largest reward is {largest:.3g} in absolute value")
 
 
-def look_at_numbers(numbers: Numbers, report: Report) -> None:
-    rows = numbers.rows
-    if len(rows) < FEWEST_NUMBERS or not rows.shape[1]:
+def check_observations(observations: ObservationRows, report: CheckReport) -> None:
+    """Find numbers that never change, and numbers whose scales differ widely or are far from 1."""
+    rows = observations.rows
+    if len(rows) < MIN_ROWS or not rows.shape[1]:
         return
     varies = np.ptp(rows, 0) > 0
-    telling = numbers.has_scale | (len(rows) >= FEWEST_CATEGORIES)
-    constant = [numbers.names[index] for index in np.flatnonzero(~varies & telling)]
+    has_enough_rows = observations.has_scale | (len(rows) >= MIN_ROWS_DISCRETE)
+    constant = [observations.names[index] for index in np.flatnonzero(~varies & has_enough_rows)]
     if constant:
-        shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
-        report.add("observation-constant", f"{len(constant)} of {rows.shape[1]} observed numbers never change: {shown}")
-    if not numbers.has_scale.any():
+        names = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
+        report.add("observation-constant", f"{len(constant)} of {rows.shape[1]} observed numbers never change: {names}")
+    if not observations.has_scale.any():
         return
-    sizes = np.where(numbers.has_scale, np.abs(rows).max(0), 0)
+    sizes = np.where(observations.has_scale, np.abs(rows).max(0), 0)
     largest = int(sizes.argmax())
-    deviations = rows.std(0)[varies & numbers.has_scale]
-    if sizes[largest] > LARGE or (len(deviations) and deviations.max() / deviations.min() > 10 * LARGE):
-        spread = f", deviations range from {deviations.min():.2g} to {deviations.max():.2g}" if len(deviations) else ""
-        report.add("observation-scale", f"{numbers.names[largest]} reaches {sizes[largest]:.3g}{spread}")
+    stds = rows.std(0)[varies & observations.has_scale]
+    if sizes[largest] > LARGE or (len(stds) and stds.max() / stds.min() > 10 * LARGE):
+        spread = f", standard deviations range from {stds.min():.2g} to {stds.max():.2g}" if len(stds) else ""
+        report.add("observation-scale", f"{observations.names[largest]} reaches {sizes[largest]:.3g}{spread}")

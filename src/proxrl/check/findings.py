@@ -1,6 +1,6 @@
-"""What `proxrl check` can find (for each finding its level, what it does to PPO, what to change), and the report of it.
+"""The findings of `proxrl check`: the level of each, its effect on PPO and how to fix it; and the report that collects them.
 
-Levels: an error stops training or makes it meaningless, a warning makes it worse than it need be, a note is worth knowing.
+Levels: an error stops training or makes it meaningless, a warning makes training worse, a note is worth knowing.
 """
 
 from collections.abc import Iterator
@@ -9,135 +9,179 @@ from typing import Any
 
 LEVELS = ("error", "warning", "note")
 
+# code → (level, effect on PPO, fix). docs/check.md repeats these texts; a test compares them.
 ADVICE: dict[str, tuple[str, str, str]] = {
-    "raises": ("error", "training stops there", "mend the exception; --debug shows where it comes from"),
+    "raises": ("error", "training stops with the same exception", "fix the exception; --debug prints its traceback"),
     "space-unsupported": (
         "error",
-        "training can't begin: no network can be built for it",
-        "change the space, or wrap the environment in a gymnasium.ObservationWrapper or ActionWrapper that does",
+        "training can't start: there is no network for this space",
+        "change the space, or convert it with a gymnasium.ObservationWrapper or ActionWrapper",
     ),
     "reset-returns": ("error", "the first observation can't be read", "return (observation, info), where info is a dict"),
     "reset-seed": (
         "error",
-        "every episode begins by reset(seed=...), so training can't begin",
-        "take reset(self, *, seed=None, options=None) and call super().reset(seed=seed)",
+        "training can't start, because it seeds each environment with reset(seed=...)",
+        "define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it",
     ),
-    "step-returns": ("error", "its parts can't be told apart", "return (observation, reward, terminated, truncated, info)"),
+    "step-returns": (
+        "error",
+        "the observation, reward and endings can't be told apart",
+        "return (observation, reward, terminated, truncated, info)",
+    ),
     "ending-type": (
         "error",
-        "an ending may be missed or seen at every step, which falsifies all advantages around it",
+        "the end of an episode may be missed, or seen at every step, which makes the advantages around it wrong",
         "return terminated and truncated as bool",
     ),
-    "observation-structure": ("error", "there is no row to store it in", "return what observation_space describes"),
-    "observation-shape": ("error", "numpy stretches it over its row or refuses it", "make array and space agree in shape"),
-    "observation-dtype": ("warning", "it is cast: whole numbers drop fractions and wrap around", "return the dtype of the space"),
+    "observation-structure": (
+        "error",
+        "the observation can't be stored in the rollout",
+        "return an observation with the structure of observation_space",
+    ),
+    "observation-shape": (
+        "error",
+        "NumPy broadcasts the array when it is stored in the rollout, or raises an error",
+        "give the array and its space the same shape",
+    ),
+    "observation-dtype": (
+        "warning",
+        "the array is cast to the dtype of the space: integer dtypes drop fractions and wrap around",
+        "return the dtype of the space",
+    ),
     "observation-not-finite": (
         "error",
-        "one such number makes loss and weights NaN, and normalising statistics never recover",
-        "find the division or overflow behind it; end the episode before the simulation diverges",
+        "a single NaN or infinity makes the loss and all weights NaN, and the running observation statistics never recover",
+        "find the division or overflow that causes it, or end the episode before the simulation diverges",
     ),
     "observation-outside": (
         "warning",
-        "units and scaling derived from the bounds are wrong; a discrete value beyond them stops the run or passes for another",
-        "correct the bounds of the space, or clip to them",
+        "anything scaled by the bounds is wrong; a discrete value out of range stops the run or is taken for another value",
+        "correct the bounds of the space, or clip the observation to them",
     ),
     "observation-reused": (
         "warning",
-        "ProxRL copies at once, but frame stacking and whatever else keeps an observation sees later ones",
-        "return a copy",
+        "ProxRL copies observations at once, but frame stacking and anything else that keeps one sees its later values",
+        "return a copy of the array",
     ),
-    "observation-constant": ("note", "it tells the policy nothing", "leave it out, unless it varies under a better policy"),
+    "observation-constant": (
+        "note",
+        "a constant carries no information for the policy",
+        "remove it, unless it varies under a better policy",
+    ),
     "observation-scale": (
         "note",
-        "large components saturate the network and drown small ones",
-        "keep --normalize-observations on, which presets for unknown environments do, or rescale",
+        "large inputs saturate the network and outweigh small ones",
+        "keep --normalize-observations on, as in the preset for unknown environments, or rescale the observations",
     ),
-    "reward-type": ("error", "it can't be added up to a return", "return one real number, such as float(reward)"),
-    "reward-array": ("warning", "numpy is about to refuse arrays as numbers", "return float(reward)"),
+    "reward-type": ("error", "the rewards can't be summed to a return", "return one real number, such as float(reward)"),
+    "reward-array": (
+        "warning",
+        "NumPy has deprecated the use of arrays as numbers, so a later version will raise an error",
+        "return a number, such as reward.item()",
+    ),
     "reward-not-finite": (
         "error",
         "returns, advantages and then all weights become NaN",
-        "bound the reward (32-bit floats hold it)",
+        "keep the reward finite and within the range of 32-bit floats",
     ),
     "reward-scale": (
         "note",
-        "value loss and value clipping depend on the scale of returns: the policy's share of a shared gradient shifts",
-        "keep --normalize-rewards on, which presets for unknown environments do, or rescale",
+        "the value loss and value clipping depend on the scale of the returns; "
+        "in a shared network the value loss then outweighs the policy loss, or the reverse",
+        "keep --normalize-rewards on, as in the preset for unknown environments, or rescale the rewards",
     ),
     "reward-zero": (
         "note",
-        "all advantages are zero until luck finds a reward: a sparse task",
-        "shape the reward, begin episodes nearer to the goal, or raise --entropy-coef",
+        "all advantages are zero until random actions happen to reach a reward (a sparse task)",
+        "shape the reward, start episodes closer to the goal, or raise --entropy-coef",
     ),
     "endless": (
         "warning",
-        "PPO never sees a finished episode, so no return is reported, and an evaluation can't end",
-        "give it a limit: gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)",
+        "no episode finishes, so no return is reported and an evaluation never ends",
+        "add a time limit: gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)",
     ),
     "both-endings": (
         "note",
-        "terminated wins, so a time-out counts as the end of the task and nothing is bootstrapped",
-        "set truncated only where the clock alone ends the episode, terminated only where the task does",
+        "terminated takes precedence, so a time-out counts as the end of the task and is not bootstrapped",
+        "set truncated only if the time limit alone ends the episode, and terminated only if the task itself ends",
     ),
     "time-out-as-termination": (
         "warning",
-        "the value of the cut-off future counts as zero, so long-lived states look worthless for no reason they can show",
-        "report a time limit as truncated, or let the observation tell the time if the task truly ends then",
+        "the value after the last step counts as zero, so states near the time limit look worthless "
+        "although nothing in the observation explains it",
+        "report the time limit as truncated; if the task really ends then, add the remaining time to the observation",
     ),
-    "one-step": ("warning", "there is no future to discount: a bandit", "check the ending, if more than one step was meant"),
+    "one-step": (
+        "warning",
+        "there is no future to discount: the task is a bandit",
+        "check the ending condition, if episodes should have more than one step",
+    ),
     "not-deterministic": (
         "warning",
-        "the same seed gives another run: nothing can be repeated, and resuming changes the result",
+        "two runs with the same seed differ, so results can't be reproduced and a resumed run gives another result",
         "draw every random number from self.np_random, after super().reset(seed=seed)",
     ),
     "state-leaks": (
         "warning",
-        "an episode depends on the one before, which no observation shows, and runs can't be repeated",
-        "set every field that step changes in reset",
+        "an episode depends on the one before it, which no observation shows, and runs can't be reproduced",
+        "in reset, set every attribute that step changes",
     ),
     "seed-unused": (
         "note",
-        "parallel environments all begin alike and decorrelate only by their actions",
-        "draw the start from self.np_random, if it should vary; otherwise nothing",
+        "parallel environments all start in the same state and differ only through their actions",
+        "draw the initial state from self.np_random if it should vary; otherwise change nothing",
     ),
-    "action-whole-numbers": ("error", "a Gaussian can't act in whole numbers", "use MultiDiscrete, or round floats"),
-    "action-unbounded": ("note", "samples are never clipped, so rare large ones reach the environment", "bound the Box"),
-    "action-float64": ("note", "policies sample in 32 bits, so the further digits are empty", "use dtype float32"),
+    "action-whole-numbers": (
+        "error",
+        "the policy samples from a Gaussian, which can't produce integers",
+        "use MultiDiscrete, or take floats and round them in the environment",
+    ),
+    "action-unbounded": (
+        "note",
+        "samples are never clipped, so rare large actions reach the environment",
+        "give the Box finite bounds",
+    ),
+    "action-float64": ("note", "the policy samples in 32 bits, so the extra precision is unused", "use dtype float32"),
     "action-range-large": (
         "warning",
-        "the policy begins as a Gaussian around 0 with deviation 1: most of the range is never tried",
+        "the policy starts as a Gaussian with mean 0 and standard deviation 1, so most of the range is never tried",
         "use bounds of [-1, 1] and scale in the environment: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
     ),
     "action-range-small": (
         "warning",
-        "the policy begins as a Gaussian around 0 with deviation 1: nearly every sample is clipped to a bound",
+        "the policy starts as a Gaussian with mean 0 and standard deviation 1, so nearly every sample is clipped to a bound",
         "use bounds of [-1, 1] and scale in the environment: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
     ),
     "mask-shape": (
         "error",
-        "training stops there: it can't be laid over the probabilities",
-        "give what action_space.sample(mask) takes, or one row of bits, leaf after leaf of the action space",
+        "training stops: the mask can't be applied to the action probabilities",
+        "return a mask as action_space.sample(mask) takes it, or one flat array of bits, leaf by leaf of the action space",
     ),
     "mask-empty": (
         "error",
-        "training stops there: nothing is left to sample",
-        "allow a choice of every discrete part, or end the episode before",
+        "training stops: no action is left to sample",
+        "allow at least one choice for every discrete part of the action, or end the episode one step earlier",
     ),
     "mask-missing": (
         "error",
-        "training stops there; without a mask after the first reset it begins, but never uses any",
-        "give a mask after every reset and step, all ones where nothing is forbidden; only last steps need none",
+        "training stops; if only the first reset returns no mask, training continues but never uses masks",
+        "return a mask from every reset and step (all ones if everything is allowed); only the last step may omit it",
     ),
-    "slow-step": ("note", "the environments run one after another and decide the speed of training", "try --vector workers"),
-    "close": ("warning", "a run that is done ends in an error", "let close succeed, also when it is called twice"),
-    "gymnasium": ("warning", "other tools and wrappers may rely on it", "follow Gymnasium's interface in this point"),
+    "slow-step": (
+        "note",
+        "the environments run one after another and limit the speed of training",
+        "try --vector workers",
+    ),
+    "close": ("warning", "a finished run ends with an error", "make close succeed, also when it is called twice"),
+    "gymnasium": ("warning", "other tools and wrappers may rely on this part of the interface", "follow Gymnasium's API here"),
 }
 
 _OBSERVATION = ("space-unsupported", *(code for code in ADVICE if code.startswith("observation-")))
 _ERRORS = tuple(code for code, (level, _, _) in ADVICE.items() if level == "error")
 
-# What Gymnasium's checker says, by a part of its message, and the findings that say it better; with none it is no matter here.
-BETTER: tuple[tuple[str, tuple[str, ...]], ...] = (
+# (part of a message of Gymnasium's checker, findings that report the same thing more precisely). The message is dropped if one of
+# the findings was reported; messages with an empty tuple don't matter for PPO and are always dropped.
+COVERED_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("is different from the unwrapped", ()),
     ("-infinity", ()),
     ("is infinity", ()),
@@ -165,24 +209,28 @@ BETTER: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Finding:
+    """One fault: what was observed, its effect on PPO and how to fix it."""
+
     level: str
     code: str
     what: str
-    effect: str  # on PPO
+    effect: str
     fix: str
 
 
 @dataclass
-class Report:
+class CheckReport:
+    """The findings about one environment, and a summary of its spaces, episodes and speed."""
+
     env: str
     findings: list[Finding] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
 
     def add(self, code: str, what: str, level: str | None = None) -> None:
-        """The first of a kind is enough: the others usually follow from it."""
+        """Add a finding unless one with the same code is there: repeated findings usually have the same cause."""
         if code == "gymnasium" or code not in self.codes:
-            usual, effect, fix = ADVICE[code]
-            self.findings.append(Finding(level or usual, code, what, effect, fix))
+            default_level, effect, fix = ADVICE[code]
+            self.findings.append(Finding(level or default_level, code, what, effect, fix))
 
     @property
     def codes(self) -> set[str]:
@@ -198,22 +246,23 @@ class Report:
         lines = []
         for finding in self.findings:
             lines.append(f"{finding.level}: {finding.what} [{finding.code}]")
-            lines.append(f"    For PPO: {finding.effect}. To do: {finding.fix}.")
+            lines.append(f"    Effect on PPO: {finding.effect}. To fix: {finding.fix}.")
         counts = [f"{number} {level}{'s' * (number > 1)}" for level in LEVELS if (number := self.count(level))]
         lines.append(f"{self.env}: {', '.join(counts) or 'nothing found'}")
-        return "\n".join(lines + [f"    {name:<15} {value}" for name, value in _overview(self.summary)])
+        return "\n".join(lines + [f"    {name:<15} {value}" for name, value in _summary_rows(self.summary)])
 
 
-def _overview(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of each line of the printed summary."""
     if "observations" in summary:
         yield from (("observations", summary["observations"]), ("actions", summary["actions"]))
     if "action_mask" in summary:
         yield "action masks", f"found in {summary['action_mask']}; training uses them"
     if summary.get("episodes"):
         shortest, longest = summary["lengths"]
-        mean, deviation = summary["return_mean"], summary["return_deviation"]
+        mean, std = summary["return_mean"], summary["return_deviation"]
         length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
-        yield "random policy", f"return {mean:.2f} ± {deviation:.2f}, length {length}, episodes: {summary['episodes']}"
+        yield "random policy", f"return {mean:.2f} ± {std:.2f}, length {length}, episodes: {summary['episodes']}"
     if "step_microseconds" in summary:
         yield "time", f"step {summary['step_microseconds']:.1f} µs, reset {summary['reset_microseconds']:.1f} µs"
     yield "proxrl train", f"preset {summary['preset']}, {summary['num_envs']} environments, --vector {summary['vector']}"

@@ -59,7 +59,7 @@ def print_returns(comparison: "Comparison") -> None:
     import numpy as np
 
     rows = []
-    for task in comparison.tasks:
+    for task in comparison.results:
         row = [task.env]
         for name in comparison.names:
             values = task.returns.get(name, ())

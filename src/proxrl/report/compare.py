@@ -39,7 +39,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Task:
+class EnvResults:
     """One environment: what the contenders return there, and what 0 and 1 mean."""
 
     env: str
@@ -58,7 +58,7 @@ class Task:
 @dataclass(frozen=True)
 class Comparison:
     names: list[str]
-    tasks: list[Task]
+    results: list[EnvResults]
     scored_by: str  # evaluation or training
     aggregates: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)  # aggregate → name → estimate
     improvement: Mapping[tuple[str, str], Estimate] = field(
@@ -76,7 +76,7 @@ class Comparison:
                 "zero": task.zero,
                 "one": task.one,
             }
-            for task in self.tasks
+            for task in self.results
         ]
         return {
             "scored_by": self.scored_by,
@@ -109,7 +109,7 @@ def compare(places: Sequence[str | Path]) -> Comparison:
         lengths = {name: max(run.step for run in group) for name, group in groups.items()}
         if len(set(lengths.values())) > 1:
             notes.append(f"{env}: trained for different times, {', '.join(f'{name} {n:,} steps' for name, n in lengths.items())}")
-        tasks.append(Task(env, returns, published(env), reference(env), *_scale(env, groups, returns)))
+        tasks.append(EnvResults(env, returns, published(env), reference(env), *_scale(env, groups, returns)))
     silent = [name for name in names if not any(name in task.returns for task in tasks)]
     if silent:
         notes.append(f"left out, because no episode has finished yet: {', '.join(silent)}")
@@ -161,12 +161,12 @@ def first_return(folder: RunFolder) -> float | None:
 def _with_aggregates(comparison: Comparison) -> Comparison:
     """Over the environments that all contenders share, and as many seeds as each of them has there."""
     names, notes = comparison.names, list(comparison.notes)
-    shared = [task for task in comparison.tasks if task.one is not None and set(task.returns) == set(names)]
-    left_out = [task.env for task in comparison.tasks if task not in shared]
+    shared = [task for task in comparison.results if task.one is not None and set(task.returns) == set(names)]
+    left_out = [task.env for task in comparison.results if task not in shared]
     if left_out:
         notes.append(f"not in the aggregate, because a contender lacks it or learnt nothing: {', '.join(left_out)}")
     if not shared:
-        return Comparison(names, comparison.tasks, comparison.scored_by, notes=notes)
+        return Comparison(names, comparison.results, comparison.scored_by, notes=notes)
     matrices: dict[str, Scores] = {}
     for name in names:
         seeds = min(len(task.returns[name]) for task in shared)
@@ -179,7 +179,7 @@ def _with_aggregates(comparison: Comparison) -> Comparison:
     aggregates = {key: _estimates(library, matrices, getattr(metrics, f"aggregate_{key}")) for key in AGGREGATES}
     pairs = {(a, b): [matrices[a], matrices[b]] for a, b in itertools.combinations(names, 2)}
     improvement = _estimates(library, pairs, metrics.probability_of_improvement)
-    return Comparison(names, comparison.tasks, comparison.scored_by, aggregates, improvement, notes)
+    return Comparison(names, comparison.results, comparison.scored_by, aggregates, improvement, notes)
 
 
 def _estimates(library: Any, scores: Mapping[Any, Any], function: Any) -> dict[Any, Estimate]:

@@ -18,7 +18,7 @@ from proxrl.runs.folder import RunFolder
 from proxrl.runs.lookup import find_runs
 
 # In the order in which they build on each other.
-SCRIPTS = ("numbers.js", "pointer.js", "chart.js", "parts.js", "details.js", "page.js")
+SCRIPTS = ("numbers.js", "pointer.js", "chart.js", "sections.js", "details.js", "page.js")
 # What a page may hold of videos; mail and browsers bear no more with ease.
 VIDEO_BYTES = 20_000_000
 

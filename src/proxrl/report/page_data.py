@@ -11,10 +11,10 @@ from typing import Any
 from proxrl import __version__
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
-from proxrl.report.columns import POINTS, Columns
 from proxrl.report.curves import CONFIDENCE
+from proxrl.report.metrics_reader import POINTS, MetricsReader
 from proxrl.report.published import published
-from proxrl.report.repeat import repeat_command
+from proxrl.report.repeat_command import repeat_command
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.lookup import labels
 from proxrl.runs.status import Summary, summarise
@@ -29,7 +29,7 @@ class PageRun:
         self.folder = folder
         self.id = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:12]
         self._evaluations = evaluations  # scores that could not be kept in the folder
-        self._columns = Columns(folder)
+        self._columns = MetricsReader(folder)
         self._version = ""
         self._summary: Summary | None = None
         self._details: tuple[str, dict[str, Any]] | None = None
@@ -91,7 +91,7 @@ class PageRun:
                 "videos": [{"name": path.name, "size": _times_and_size(path)[1]} for path in videos_of(self.folder)],
                 **{name: status.get(name) for name in ("versions", "machine", "git", "host")},
             }
-            self._details = self._version, {**clean(details), "curves": self._columns.thinned()}
+            self._details = self._version, {**clean(details), "curves": self._columns.downsampled()}
         return self._details[1]
 
     def _repeat_command(self) -> str:

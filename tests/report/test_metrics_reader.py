@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxrl.report.columns import Columns
+from proxrl.report.metrics_reader import MetricsReader
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN
 
@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def read(columns: Columns) -> Columns:
+def read(columns: MetricsReader) -> MetricsReader:
     columns.read()
     return columns
 
@@ -28,7 +28,7 @@ def test_a_long_run_becomes_means_of_equal_parts(run: RunFolder) -> None:
     run.metrics_path.write_text(
         "".join(line(step, **{RETURN: step, "losses/late": step} if step > 2500 else {RETURN: step}) for step in range(1, 5001))
     )
-    thinned = read(Columns(run)).thinned(1000)
+    thinned = read(MetricsReader(run)).downsampled(1000)
     assert thinned["lines"] == 5000
     assert thinned["step"] == list(range(5, 5001, 5))
     assert thinned["time"][-1] == 50.0
@@ -41,8 +41,8 @@ def test_a_short_run_is_as_it_was_logged(run: RunFolder) -> None:
     run.metrics_path.write_text(
         line(10, **{RETURN: 1.5}) + line(20, **{RETURN: None}) + "no JSON\n" + line(30, **{RETURN: 2.5, "x/text": "a"})
     )
-    columns = read(Columns(run))
-    assert columns.thinned() == {
+    columns = read(MetricsReader(run))
+    assert columns.downsampled() == {
         "lines": 3,
         "step": [10, 20, 30],
         "time": [0.1, 0.2, 0.3],
@@ -55,18 +55,18 @@ def test_a_short_run_is_as_it_was_logged(run: RunFolder) -> None:
 
 def test_a_running_job_is_read_on_and_a_resumed_one_anew(run: RunFolder) -> None:
     run.metrics_path.write_text(line(10) + line(20))
-    columns = read(Columns(run))
+    columns = read(MetricsReader(run))
     with open(run.metrics_path, "a") as file:
         file.write(line(30) + line(40)[:7])
-    assert read(columns).thinned()["step"] == [10, 20, 30]
+    assert read(columns).downsampled()["step"] == [10, 20, 30]
     with open(run.metrics_path, "a") as file:
         file.write(line(40)[7:])
-    assert read(columns).thinned()["step"] == [10, 20, 30, 40]
+    assert read(columns).downsampled()["step"] == [10, 20, 30, 40]
     other = run.path / "other"
     other.write_text(line(10) + line(21) + line(31) + line(41) + line(51))
     other.replace(run.metrics_path)
-    assert read(columns).thinned()["step"] == [10, 21, 31, 41, 51]
+    assert read(columns).downsampled()["step"] == [10, 21, 31, 41, 51]
     run.metrics_path.write_text("".join(line(step) for step in range(7, 700, 7)))  # the same file, begun anew
-    assert read(columns).thinned()["step"] == list(range(7, 700, 7))
+    assert read(columns).downsampled()["step"] == list(range(7, 700, 7))
     run.metrics_path.unlink()
-    assert read(columns).thinned()["lines"] == 0
+    assert read(columns).downsampled()["lines"] == 0

@@ -9,7 +9,7 @@ import pytest
 from proxrl.config import Config
 from proxrl.config.parse import save_toml
 from proxrl.config.resolve import resolve
-from proxrl.report.repeat import repeat_command, words_of
+from proxrl.report.repeat_command import repeat_command, words_of
 from proxrl.runs.folder import RunFolder
 
 CASES: list[tuple[str, dict[str, Any]]] = [

@@ -21,7 +21,7 @@ DIGITS = 6
 BEGINNING = 256
 
 
-class Columns:
+class MetricsReader:
     """One column of numbers for each name in metrics.jsonl, NaN where a line does not have it.
 
     A running job appends lines, so a reading goes on where the last one ended; a resumed one has written the file anew.
@@ -86,7 +86,7 @@ class Columns:
         known = (value for value in reversed(self._columns.get(name, ())) if not math.isnan(value))
         return next(known, None)
 
-    def thinned(self, points: int = POINTS) -> dict[str, Any]:
+    def downsampled(self, points: int = POINTS) -> dict[str, Any]:
         """What a page draws: steps, seconds and every metric, in at most `points` rows; null where nothing was logged."""
         if not self._rows:
             return {"lines": 0, "step": [], "time": [], "metrics": {}}
