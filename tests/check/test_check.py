@@ -378,9 +378,7 @@ def test_an_unsupported_space_is_named_with_a_replacement(kind: str, space: Any,
     report = check(type("Unsized", (Sound,), {kind: inside}))
     assert report.findings[0].what.startswith(f"{kind}['arm'][1] is {leaf}")
     assert f"wrap the environment so that it is {instead}" in report.findings[0].what
-    assert (
-        "Dict(" in report.as_text().splitlines()[-3 + (kind == "action_space")]
-    )  # in the summary
+    assert "Dict(" in report.as_text().splitlines()[-3 + (kind == "action_space")]  # in the summary
 
 
 def test_findings_name_the_leaf() -> None:
