@@ -138,7 +138,7 @@ def test_an_environment_where_nothing_was_learnt_has_no_scale(tmp_path: Path) ->
 
 
 def test_nothing_to_compare_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ProxRLError, match="no runs at"):
+    with pytest.raises(ProxRLError, match="no run at"):
         compare([tmp_path])
     (tmp_path / "config.toml").write_text('env = "E"\nname = "n"\n')
     with pytest.raises(ProxRLError, match="no run there has finished an episode"):

@@ -147,7 +147,7 @@ def test_a_folder_of_another_program_is_no_run_and_a_broken_one_hides_no_other(
 
 
 def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ProxRLError, match="no runs at"):
+    with pytest.raises(ProxRLError, match="no run at"):
         plot([tmp_path], tmp_path / "curves.png")
     with pytest.raises(ProxRLError, match=r"no run there has charts/nothing yet; they have .*losses/entropy"):
         plot([runs], tmp_path / "curves.png", ["charts/nothing"])

@@ -16,8 +16,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from proxrl.runs import checkpoint
 from proxrl.errors import ProxRLError
+from proxrl.runs import checkpoint
 
 TENSORS = {"policy.weight": torch.arange(12.0).reshape(3, 4), "count": torch.tensor(7)}
 STATE = {"step": 512, "best": 1.5}

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from proxrl.runs import checkpoint
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
-from proxrl.runs.lookup import find_run
+from proxrl.runs import checkpoint
 from proxrl.runs.folder import RunFolder, check_resumable, folder_name, run_folder
 
 CONFIG = Config(env="CartPole-v1", env_kwargs={"sizes": (1, 2)})
@@ -237,40 +236,6 @@ def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _git_state() == {"commit": clean["commit"], "dirty": True}
     monkeypatch.setenv("PATH", "")
     assert _git_state() is None
-
-
-def make_runs(*paths: Path) -> None:
-    for path in paths:
-        with RunFolder(path) as folder:
-            folder.create(CONFIG)
-
-
-def test_find_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    pong = Path("runs/ALE-Pong-v5/ppo/seed1")
-    make_runs(pong)
-    for text in (
-        pong,
-        tmp_path / pong,
-        "runs",
-        ".",
-        "ALE-Pong-v5",
-        "ALE-Pong-v5/ppo",
-        "ALE/Pong-v5",
-        "runs/ALE-Pong-v5/ppo/seed1/",
-    ):
-        assert find_run(text).path.resolve() == (tmp_path / pong).resolve(), text
-    make_runs(*(Path("runs/CartPole-v1/ppo") / f"seed{seed}" for seed in range(7)))
-    with pytest.raises(ProxRLError) as error:
-        find_run("CartPole-v1")
-    assert "7 runs" in one_line(error)
-    assert str(error.value).count("seed") == 5
-    assert str(error.value).endswith("and 2 more")
-    with pytest.raises(ProxRLError) as error:
-        find_run("absent")
-    assert "no run at 'absent'" in one_line(error)
-    with pytest.raises(ProxRLError, match="can't look for runs"):
-        find_run("x" * 5000)
 
 
 def test_file_in_place_of_a_folder(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.parser import Parser
+from proxrl.cli.parser import Parser, add_runs
 from proxrl.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ how far scores stay below 1. Probability of improvement: how often a run of one 
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
+    add_runs(parser)
     parser.add_argument(
         "--out",
         type=Path,
@@ -40,7 +40,7 @@ def run(options: dict[str, Any]) -> int:
 
     if not options["json"]:
         check_figure(options["out"])
-    comparison = compare(options["runs"])
+    comparison = compare(options["runs"], options["runs_dir"])
     if options["json"]:
         print(json.dumps(comparison.as_json()))
         return 0

@@ -23,6 +23,7 @@ def run(options: dict[str, Any]) -> int:
         seed=options["seed"],
         checkpoint=options["checkpoint"],
         device=options["device"],
+        runs_dir=options["runs_dir"],
     )
     if options["json"]:
         print(json.dumps({kind: score.summary() for kind, score in scores.items()}))

@@ -32,7 +32,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.export.exporter import export_policy
 
-    exported = export_policy(options["run"], options["format"], options["checkpoint"], options["out"], options["episodes"])
+    options = {name: value for name, value in options.items() if name != "debug"}
+    exported = export_policy(**options)
     print(f"Wrote {exported.path} of step {exported.step:,}; it differs from the policy by {exported.difference:.1e} at most")
     print(f"Wrote {exported.card}")
     return 0

@@ -4,9 +4,11 @@ import argparse
 import difflib
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from proxrl.errors import ProxRLError
+from proxrl.runs.folder import RUNS_DIR
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,9 +28,33 @@ class Parser(argparse.ArgumentParser):
                 raise ProxRLError(f"there is no flag {name}{hint} ('{self.prog} --help' lists them)")
 
 
+RUN_HELP = "a run folder, or ENV, ENV/NAME or ENV/NAME/seedN below the runs folder"
+
+
+def add_runs_dir(parser: Parser | argparse._ArgumentGroup) -> None:
+    """Add `--runs-dir`, which every command that writes or names runs takes."""
+    parser.add_argument(
+        "--runs-dir", type=Path, default=Path(RUNS_DIR), metavar="DIR", help=f"folder of all runs (default {RUNS_DIR})"
+    )
+
+
+def add_run(parser: Parser) -> None:
+    """Add the argument of a command that takes exactly one run."""
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    add_runs_dir(parser)
+
+
+def add_runs(parser: Parser, optional: bool = False) -> None:
+    """Add the argument of a command that takes several runs; if it is optional, the default is all runs."""
+    many = "*" if optional else "+"
+    all_runs = " (default: all runs)" if optional else ""
+    parser.add_argument("runs", metavar="RUN", nargs=many, help=f"{RUN_HELP}; all runs below it are taken{all_runs}")
+    add_runs_dir(parser)
+
+
 def add_checkpoint(parser: Parser) -> None:
     """Which policy: a run, and one of its checkpoints."""
-    parser.add_argument("run", metavar="RUN", help="run folder, such as runs/CartPole-v1/ppo/seed1")
+    add_run(parser)
     parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.parser import Parser
+from proxrl.cli.parser import Parser, add_runs
 
 DESCRIPTION = """\
 Learning curves of runs: a line per name, the mean over its seeds with a 95% bootstrap interval.
@@ -15,7 +15,7 @@ Learning curves of runs: a line per name, the mean over its seeds with a 95% boo
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
+    add_runs(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("curves.png"), metavar="FILE", help="PNG, SVG or PDF to write (default curves.png)"
     )
@@ -40,10 +40,14 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.report.plot import as_text, collect_bands, plot
 
-    chosen = options["runs"], list(dict.fromkeys(options["metric"])), options["x"], options["smoothing"]
+    chosen = {
+        "metrics": list(dict.fromkeys(options["metric"])),
+        "by": options["x"],
+        "smoothing": options["smoothing"],
+        "runs_dir": options["runs_dir"],
+    }
     if options["text"]:
-        print(as_text(collect_bands(*chosen), options["x"]))
+        print(as_text(collect_bands(options["runs"], **chosen), options["x"]))
         return 0
-    places, metrics, by, smoothing = chosen
-    print(f"Wrote {plot(places, options['out'], metrics, by, smoothing)}")
+    print(f"Wrote {plot(options['runs'], options['out'], **chosen)}")
     return 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.parser import Parser
+from proxrl.cli.parser import Parser, add_runs
 
 DESCRIPTION = """\
 One HTML page about runs: curves, evaluation, published results, video, settings, the command that repeats it.
@@ -15,7 +15,7 @@ The page needs no network and no other file.
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or folders above them")
+    add_runs(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="page to write (default: report.html in the run's folder; of several runs, here)"
     )
@@ -31,5 +31,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.report.page import write_report
 
-    print(f"Wrote {write_report(options['runs'], options['out'], options['episodes'])}")
+    page = write_report(options["runs"], options["out"], options["episodes"], options["runs_dir"])
+    print(f"Wrote {page}")
     return 0

@@ -4,10 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.parser import Parser
+from proxrl.cli.parser import Parser, add_runs
 from proxrl.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ The runs below a folder, the latest first: one line for each environment and nam
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="*", default=["runs"], help="folders to look in (default runs)")
+    add_runs(parser, optional=True)
     parser.add_argument("--each", action="store_true", help="a line for each seed")
     parser.add_argument("--json", action="store_true", help="print JSON, an entry for each seed")
 
@@ -32,9 +31,10 @@ def run(options: dict[str, Any]) -> int:
     from proxrl.runs.lookup import find_runs
     from proxrl.runs.status import summarise
 
-    if options["runs"] == ["runs"] and not Path("runs").is_dir():
-        raise ProxRLError("there is no folder 'runs' here yet; 'proxrl train CartPole-v1' makes one, or name another")
-    found = [summarise(folder) for folder in find_runs(options["runs"])]
+    names, runs_dir = options["runs"], options["runs_dir"]
+    if not names and not runs_dir.is_dir():
+        raise ProxRLError(f"there is no folder {runs_dir} yet; 'proxrl train CartPole-v1' makes one, or --runs-dir names another")
+    found = [summarise(folder) for folder in find_runs(names or [runs_dir], runs_dir)]
     long_ago = datetime.fromtimestamp(0, UTC)
     found.sort(key=lambda one: one.updated or long_ago, reverse=True)
     if options["json"]:

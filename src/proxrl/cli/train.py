@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.parser import Parser
+from proxrl.cli.parser import Parser, add_runs_dir
 from proxrl.config import Config
 from proxrl.config.flags import add_settings
 from proxrl.errors import ProxRLError
@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
     """The settings, and what is not part of what a run is."""
     add_run_settings(parser)
     outside = parser.add_argument_group("output")
-    outside.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (default runs)")
+    add_runs_dir(outside)
     outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
     outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
     outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")

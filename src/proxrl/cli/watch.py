@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxrl.cli.parser import Parser
+from proxrl.cli.parser import Parser, add_runs
 
 DESCRIPTION = """\
 The page of `proxrl report`, live: it follows running jobs and finds new ones. For this machine only; Ctrl-C ends it.
@@ -13,12 +13,12 @@ The page of `proxrl report`, live: it follows running jobs and finds new ones. F
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("runs", metavar="RUNS", nargs="*", default=["runs"], help="folders of runs (default runs)")
+    add_runs(parser, optional=True)
     parser.add_argument("--port", type=int, metavar="N", help="port on 127.0.0.1 (default 8265, or the next that is free)")
 
 
 def run(options: dict[str, Any]) -> int:
     from proxrl.report.server import watch
 
-    watch(options["runs"], options["port"])
+    watch(options["runs"] or [options["runs_dir"]], options["port"], options["runs_dir"])
     return 0

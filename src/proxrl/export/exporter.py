@@ -28,7 +28,7 @@ from proxrl.look.agent import Agent, load_changed
 from proxrl.look.evaluation import evaluate_and_save
 from proxrl.policy.networks import make_policy
 from proxrl.runs.evaluations import current_evaluation
-from proxrl.runs.folder import RunFolder, is_card
+from proxrl.runs.folder import RUNS_DIR, RunFolder, is_card
 from proxrl.runs.lookup import find_run
 
 FORMATS = ("onnx", "pt2")
@@ -50,7 +50,12 @@ class Exported:
 
 
 def export_policy(
-    run: str | Path, format: str = "onnx", checkpoint: str = "latest", out: str | Path | None = None, episodes: int = 20
+    run: str | Path,
+    format: str = "onnx",
+    checkpoint: str = "latest",
+    out: str | Path | None = None,
+    episodes: int = 20,
+    runs_dir: str | Path = RUNS_DIR,
 ) -> Exported:
     """Write policy, model card and settings to the folder `out`, by default `export` in the run's.
 
@@ -58,12 +63,12 @@ def export_policy(
     """
     check_format(format)
     check_at_least("--episodes", episodes, 0)
-    folder = find_run(run)
+    folder = find_run(run, runs_dir)
     place = folder.path / "export" if out is None else Path(out)
     path, settings, card = place / f"policy.{format}", place / SETTINGS, place / CARD
     _refuse_foreign(card, path, settings)
     # As it will be used: elsewhere, in single precision.
-    agent = load_changed(run, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
+    agent = load_changed(folder, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
     deployed = deploy(agent)
     inputs = tuple(map(torch.from_numpy, sample_inputs(deployed, agent.action_space, np.random.default_rng(0), 3).values()))
     outputs = deployed(*inputs)

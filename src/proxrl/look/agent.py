@@ -20,6 +20,7 @@ from proxrl.envs.spaces import Masked, space_from_json, space_tree, wrong_values
 from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.networks import make_policy
 from proxrl.runs import checkpoint
+from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.runs.lookup import find_run
 from proxrl.types import Tree
 
@@ -130,14 +131,13 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
     return (tree_map(lambda leaf: leaf[None], arrays) if single else arrays), single
 
 
-def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None) -> Agent:
+def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Agent:
     """The agent of a run folder: of its latest checkpoint, or of `best`, or of `step-100000`."""
-    return load_changed(run, checkpoint_name, {} if device is None else {"device": device})
+    return load_changed(find_run(run, runs_dir), checkpoint_name, {} if device is None else {"device": device})
 
 
-def load_changed(run: str | Path, checkpoint_name: str, changes: dict[str, Any]) -> Agent:
+def load_changed(folder: RunFolder, checkpoint_name: str, changes: dict[str, Any]) -> Agent:
     """As `load`, under settings that change how the policy is computed, not what it is."""
-    folder = find_run(run)
     config = folder.config()
     path = folder.checkpoint_path(checkpoint_name)
     if not path.exists():

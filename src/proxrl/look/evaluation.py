@@ -19,6 +19,7 @@ from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
 from proxrl.policy.policy import Policy
 from proxrl.runs.evaluations import Scores, save_evaluation
+from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
 from proxrl.types import Step
 
@@ -124,13 +125,14 @@ def evaluate(
     checkpoint: str = "latest",
     env: Any = None,
     device: str | None = None,
+    runs_dir: str | Path = RUNS_DIR,
     watch: Watcher = do_nothing,
 ) -> dict[str, Scores]:
     """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable, and `watch` is
     called after every step.
     """
     check_request(episodes, seed)
-    agent = run if isinstance(run, Agent) else load(run, checkpoint, device)
+    agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir)
     if env is None:
         env = named_env(agent, "evaluate")
     if seed is None:
@@ -164,13 +166,15 @@ def evaluate_and_save(
     checkpoint: str = "latest",
     device: str | None = None,
     agent: Agent | None = None,
+    runs_dir: str | Path = RUNS_DIR,
 ) -> dict[str, Scores]:
     """`evaluate`, and the scores stay in the run folder, where reports and model cards find them.
 
     `agent` is that checkpoint's, where it is loaded already.
     """
     check_request(episodes, seed)
-    folder, agent = find_run(run), agent or load(run, checkpoint, device)
+    folder = find_run(run, runs_dir)
+    agent = agent or load(folder.path, checkpoint, device)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     with episodes_bar(f"Evaluating {folder.path}", 2 * episodes) as watch:

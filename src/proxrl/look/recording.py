@@ -15,6 +15,7 @@ from proxrl.errors import ProxRLError, check_at_least
 from proxrl.look.agent import Agent, load
 from proxrl.look.evaluation import check_request, check_spaces, do_nothing, named_env
 from proxrl.look.rendering import FASTEST_FPS, Moment, Stage, moments, open_stage
+from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
 from proxrl.types import Episode
 
@@ -44,6 +45,7 @@ def record(
     max_steps: int | None = None,
     env: Any = None,
     device: str | None = None,
+    runs_dir: str | Path = RUNS_DIR,
     watch: Watcher = do_nothing,
 ) -> Recording:
     """Write episodes of a run to one video: `out`, or a file in its `videos/`. `env` is for runs whose environment was a Python
@@ -52,7 +54,8 @@ def record(
     check_request(episodes, seed)
     check_speed(fps, max_steps)
     import_ffmpeg()
-    folder, agent = find_run(run), load(run, checkpoint, device)
+    folder = find_run(run, runs_dir)
+    agent = load(folder.path, checkpoint, device)
     # A step's own checkpoint must not take the name of what --capture-video recorded at that step.
     stem = f"{'checkpoint' if checkpoint.startswith('step-') else checkpoint}-step{agent.step}"
     stem += "" if seed is None else f"-seed{seed}"

@@ -13,6 +13,7 @@ from proxrl.look.evaluation import check_request
 from proxrl.look.opengl import has_display
 from proxrl.look.recording import acted, check_speed, opened, until
 from proxrl.look.rendering import Moment
+from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
 from proxrl.types import Episode
 
@@ -27,16 +28,17 @@ def play(
     fps: float | None = None,
     env: Any = None,
     device: str | None = None,
+    runs_dir: str | Path = RUNS_DIR,
 ) -> list[Episode]:
     """Show a run's policy until the window is closed, or so many episodes are over; gives those that were. `env` is for runs
     whose environment was a Python callable.
     """
     check_request(episodes, seed)
     check_speed(fps)
-    pygame, folder = import_pygame(), find_run(run)
+    pygame, folder = import_pygame(), find_run(run, runs_dir)
     if not has_display():
         raise ProxRLError(f"there is no display to open a window on; use proxrl record {folder.path}, which writes a video")
-    agent = load(run, checkpoint, device)
+    agent = load(folder.path, checkpoint, device)
     finished: list[Episode] = []
     with closing(Window(pygame, agent.config.env)) as window, opened(agent, env, "play") as stage:
         for moment in until(acted(stage, agent, seed, deterministic), episodes, None):

@@ -20,7 +20,7 @@ from proxrl.errors import ProxRLError
 from proxrl.report.curves import CONFIDENCE
 from proxrl.report.plot import save_figure
 from proxrl.report.published import Published, published, reference
-from proxrl.runs.folder import RunFolder
+from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.runs.lookup import find_runs, names_apart
 from proxrl.runs.metrics import RETURN, read_lines
 from proxrl.runs.status import Summary, summarise
@@ -87,9 +87,9 @@ class Comparison:
         }
 
 
-def compare(places: Sequence[str | Path]) -> Comparison:
+def compare(places: Sequence[str | Path], runs_dir: str | Path = RUNS_DIR) -> Comparison:
     """All runs at or below `places`: those of one name contend together, in every environment that they have been trained on."""
-    found = contenders(places)
+    found = contenders(places, runs_dir)
     names = list(found)
     runs = [run for by_env in found.values() for group in by_env.values() for run in group]
     evaluated = all(run.evaluated_score is not None for run in runs)
@@ -120,11 +120,11 @@ def compare(places: Sequence[str | Path]) -> Comparison:
     return _with_aggregates(comparison)
 
 
-def contenders(places: Sequence[str | Path]) -> dict[str, dict[str, list[Summary]]]:
+def contenders(places: Sequence[str | Path], runs_dir: str | Path) -> dict[str, dict[str, list[Summary]]]:
     """name → environment → its runs. Where runs of one environment and name lie in several places, the folder of all
     environments is part of the name.
     """
-    runs = [summarise(folder) for folder in find_runs(places)]
+    runs = [summarise(folder) for folder in find_runs(places, runs_dir)]
     apart = {name for _, name in names_apart((run.folder.path, run.env, run.name) for run in runs)}
     groups: dict[str, dict[str, list[Summary]]] = {}
     for run in runs:

@@ -14,7 +14,7 @@ from proxrl.common.files import check_writable, one_line_errors, replacing
 from proxrl.errors import ProxRLError, describe
 from proxrl.report.page_data import VIDEO_TYPES, page_data
 from proxrl.runs.evaluations import current_evaluation, read_evaluations
-from proxrl.runs.folder import RunFolder
+from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.runs.lookup import find_runs
 
 # In the order in which they build on each other.
@@ -23,11 +23,13 @@ SCRIPTS = ("numbers.js", "pointer.js", "chart.js", "sections.js", "details.js", 
 VIDEO_BYTES = 20_000_000
 
 
-def write_report(places: Sequence[str | Path], out: Path | None = None, episodes: int = 20) -> Path:
+def write_report(
+    places: Sequence[str | Path], out: Path | None = None, episodes: int = 20, runs_dir: str | Path = RUNS_DIR
+) -> Path:
     """The page of all runs at or below `places`; their latest checkpoints are evaluated first if they have not been."""
     if episodes < 0:
         raise ProxRLError(f"--episodes is {episodes}, but must be at least 0, which evaluates nothing")
-    folders = find_runs(places)
+    folders = find_runs(places, runs_dir)
     if out is None:
         out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
     check_writable(out)

@@ -11,6 +11,7 @@ import numpy as np
 from proxrl.common.files import check_writable, one_line_errors, replacing
 from proxrl.errors import ProxRLError
 from proxrl.report.curves import CONFIDENCE, POINTS, SMOOTHING, Band, Curve, Numbers, band, grouped, read_curves
+from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_runs, labels
 from proxrl.runs.metrics import RETURN, logged_metrics
 
@@ -27,12 +28,16 @@ Bands = dict[str, dict[str, list[Band]]]
 
 
 def collect_bands(
-    places: Sequence[str | Path], metrics: Sequence[str] = (RETURN,), by: str = "step", smoothing: float = SMOOTHING
+    places: Sequence[str | Path],
+    metrics: Sequence[str] = (RETURN,),
+    by: str = "step",
+    smoothing: float = SMOOTHING,
+    runs_dir: str | Path = RUNS_DIR,
 ) -> Bands:
     """The curves of all runs at or below `places`, those that differ in the seed alone as one."""
     if not 0 <= smoothing < 1:
         raise ProxRLError(f"--smoothing is {smoothing:g}, but is a share of the run, from 0 to less than 1")
-    runs = find_runs(places)
+    runs = find_runs(places, runs_dir)
     settings = [run.settings() for run in runs]
     names = labels([(run.path, str(told["env"]), str(told.get("name", "?"))) for run, told in zip(runs, settings, strict=True)])
     read = [read_curves(run, metrics, by, name) for run, name in zip(runs, names, strict=True)]
@@ -62,6 +67,7 @@ def plot(
     metrics: Sequence[str] = (RETURN,),
     by: str = "step",
     smoothing: float = SMOOTHING,
+    runs_dir: str | Path = RUNS_DIR,
 ) -> Path:
     """Draw the runs at or below `places` into a PNG, SVG or PDF file."""
     try:
@@ -71,7 +77,7 @@ def plot(
     from matplotlib.ticker import EngFormatter
 
     check_figure(out)
-    bands = collect_bands(places, metrics, by, smoothing)
+    bands = collect_bands(places, metrics, by, smoothing, runs_dir)
     cells = layout(list(bands), metrics)
     rows, columns = (1 + max(cell[axis] for cell in cells.values()) for axis in (0, 1))
     figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")

@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote, urlsplit
 from proxrl.errors import ProxRLError
 from proxrl.report.page import filled, page_file, script
 from proxrl.report.page_data import VIDEO_TYPES, PageRun, document, videos_of
-from proxrl.runs.folder import RunFolder
-from proxrl.runs.lookup import runs_below
+from proxrl.runs.folder import RUNS_DIR, RunFolder
+from proxrl.runs.lookup import find_folder, runs_below
 
 HOST, FIRST_PORT, PORTS = "127.0.0.1", 8265, 50
 # How often new runs are looked for, however many pages ask.
@@ -43,11 +43,8 @@ HEADERS = {
 class Watched:
     """The runs at or below some folders, for all threads of the server."""
 
-    def __init__(self, places: Sequence[str | Path]) -> None:
-        for place in map(Path, places):
-            if not place.is_dir():
-                raise ProxRLError(f"there is no folder {place}; start a run, or give the folder that runs are in")
-        self._places = [Path(place) for place in places]
+    def __init__(self, places: Sequence[str | Path], runs_dir: str | Path = RUNS_DIR) -> None:
+        self.folders = [find_folder(place, runs_dir) for place in places]
         self._runs: dict[Path, PageRun] = {}
         self._searched_at = -SECONDS_BETWEEN_SEARCHES
         self._lock = threading.Lock()
@@ -82,7 +79,7 @@ class Watched:
     def _found(self) -> list[PageRun]:
         if time.monotonic() - self._searched_at >= SECONDS_BETWEEN_SEARCHES:
             folders: dict[Path, RunFolder] = {}
-            for place in self._places:
+            for place in self.folders:
                 with contextlib.suppress(ProxRLError):  # it is gone
                     runs, broken = runs_below(place)
                     # The page tells of those that can't be read.
@@ -184,9 +181,9 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def make_server(places: Sequence[str | Path], port: int | None = None) -> Server:
+def make_server(places: Sequence[str | Path], port: int | None = None, runs_dir: str | Path = RUNS_DIR) -> Server:
     """Bound, not yet serving; without a port given, at the first free one from 8265 on."""
-    watched = Watched(places)
+    watched = Watched(places, runs_dir)
     if port is not None and not 0 <= port < 65536:
         raise ProxRLError(f"--port is {port}, but must be between 0 and 65535")
     for candidate in [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
@@ -199,9 +196,10 @@ def make_server(places: Sequence[str | Path], port: int | None = None) -> Server
     raise ProxRLError(f"the ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all taken; give another --port")
 
 
-def watch(places: Sequence[str | Path], port: int | None = None) -> None:
+def watch(places: Sequence[str | Path], port: int | None = None, runs_dir: str | Path = RUNS_DIR) -> None:
     """Serve until Ctrl-C."""
-    with make_server(places, port) as server:
-        print(f"Watching {', '.join(map(str, places))} at http://{HOST}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
+    with make_server(places, port, runs_dir) as server:
+        folders = ", ".join(map(str, server.watched.folders))
+        print(f"Watching {folders} at http://{HOST}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -14,8 +14,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from proxrl.errors import ProxRLError
 from proxrl.common.files import replacing
+from proxrl.errors import ProxRLError
 
 FORMAT, VERSION = "proxrl-checkpoint", 1
 HEADER_LENGTH_BYTES = 8  # a safetensors file begins with the length of its JSON header

@@ -16,11 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
-from proxrl.errors import ProxRLError
 from proxrl.common.files import acquire_lock, is_locked, lives, one_line_errors, replacing
-from proxrl.runs.machine import machine_facts
+from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.parse import load_toml, read_toml, save_toml, typed
+from proxrl.errors import ProxRLError
+from proxrl.runs.machine import machine_facts
 
 if TYPE_CHECKING:  # listing runs must not wait for torch
     import torch
@@ -51,6 +51,7 @@ OWN_FILES = (
 OWN_EXPORTS = ("export/policy.onnx", "export/policy.pt2", "export/settings.toml", "export/README.md")
 OWN_FOLDERS = ("checkpoints", "videos", "export")
 LOCK_NAME = "run.lock"
+RUNS_DIR = "runs"  # the folder of all runs, unless --runs-dir names another
 
 
 def folder_name(env: str) -> str:

@@ -1,77 +1,133 @@
-"""Runs by name or by folder: how those who look at runs find them, and which of them belong together."""
+"""Find runs by folder or by name. Every command and function that takes a run uses the rules in this file."""
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from proxrl.errors import ProxRLError
 from proxrl.common.files import one_line_errors
-from proxrl.runs.folder import RunFolder, folder_name
+from proxrl.errors import ProxRLError
+from proxrl.runs.folder import RUNS_DIR, RunFolder, folder_name
+
+MOST_CHOICES = 5  # how many runs an error message lists
 
 
-def find_runs(places: Iterable[str | Path]) -> list[RunFolder]:
-    """All runs at or below the given folders; a run may also be named as `find_run` takes it. One whose settings can't be read
-    is told and left out: it must not hide the others.
+def find_run(run: str | Path, runs_dir: str | Path = RUNS_DIR) -> RunFolder:
+    """Return the one run that `run` stands for.
+
+    `run` is a folder, or ENV, ENV/NAME or ENV/NAME/seedK below `runs_dir`. A folder above a run will do if no other run is
+    below it.
+    """
+    candidates = candidate_folders(run, runs_dir)
+    for folder in candidates:
+        with one_line_errors("look for runs in", folder):
+            if (folder / "config.toml").is_file():
+                return RunFolder(folder)
+            # No deeper than <env>/<name>/seed<k>, so that a mistyped name does not search a whole disk.
+            below = sorted({file.parent for depth in (1, 2, 3) for file in folder.glob("*/" * depth + "config.toml")})
+        if len(below) == 1:
+            return RunFolder(below[0])
+        if below:
+            rest = f" and {len(below) - MOST_CHOICES} more" if len(below) > MOST_CHOICES else ""
+            choices = ", ".join(map(str, below[:MOST_CHOICES])) + rest
+            raise ProxRLError(f"{len(below)} runs are below {folder}; name one of {choices}")
+    raise _no_run(run, runs_dir, candidates)
+
+
+def find_runs(runs: Iterable[str | Path], runs_dir: str | Path = RUNS_DIR) -> list[RunFolder]:
+    """Return all runs at or below the folders that `runs` stand for, by the rules of `find_run`.
+
+    A run whose settings can't be read is reported on stderr and left out, so that it does not hide the others.
     """
     found: dict[Path, RunFolder] = {}
-    for place in map(Path, places):
-        below, broken = runs_below(place) if place.exists() else ([find_run(place)], {})
-        if not below and broken:
+    for run in runs:
+        readable, broken = _all_runs(run, runs_dir)
+        if not readable:
             raise ProxRLError(next(iter(broken.values())))
-        if not below:
-            raise ProxRLError(f"no runs at {place}; give run folders, or a folder above them such as runs/CartPole-v1")
         for path, problem in broken.items():
             print(f"proxrl: {path} is left out: {problem}", file=sys.stderr)
-        for run in below:
-            found.setdefault(run.path.resolve(), run)
+        for folder in readable:
+            found.setdefault(folder.path.resolve(), folder)
     return list(found.values())
 
 
-def runs_below(place: Path) -> tuple[list[RunFolder], dict[Path, str]]:
-    """The runs at or below a folder, and what is wrong with those that can't be read. Other programs have a config.toml too."""
-    with one_line_errors("look for runs in", place):
-        folders = [RunFolder(path.parent) for path in sorted(place.glob("**/config.toml")) if path.is_file()]
+def find_folder(run: str | Path, runs_dir: str | Path = RUNS_DIR) -> Path:
+    """Return the folder that `run` stands for; unlike `find_runs`, accept an existing folder that has no run yet."""
+    candidates = candidate_folders(run, runs_dir)
+    with one_line_errors("look for runs in", candidates[0]):
+        folders = [folder for folder in candidates if folder.is_dir()]
+    if not folders:
+        raise ProxRLError(f"there is no folder {_listed(candidates)}; start a run, name a folder of runs, or give --runs-dir")
+    return next((folder for folder in folders if any(runs_below(folder))), folders[0])
+
+
+def candidate_folders(run: str | Path, runs_dir: str | Path = RUNS_DIR) -> list[Path]:
+    """Return the folders that `run` may stand for, in the order in which they are searched.
+
+    The first is `run` itself, taken as a path. The others are below `runs_dir`, both as written and with ENV turned into the
+    name of its folder. ENV may contain slashes and colons (`ALE/Pong-v5`, `my_package:make_env`), so where it ends is only
+    certain before NAME/seedK; otherwise both readings, ENV and ENV/NAME, are tried.
+    """
+    path, root = Path(run), Path(runs_dir)
+    name = path.relative_to(root) if path.is_relative_to(root) else path
+    if name.is_absolute() or name.parts[:1] == ("..",):
+        return [path]  # it can't be the name of an environment
+    ends = [-2] if re.fullmatch(r"seed\d+", name.name) else [len(name.parts), -1]
+    named = [root.joinpath(folder_name("/".join(name.parts[:end])), *name.parts[end:]) for end in ends if name.parts[:end]]
+    return list(dict.fromkeys([path, root / name, *named]))
+
+
+def runs_below(folder: Path) -> tuple[list[RunFolder], dict[Path, str]]:
+    """Return the runs at or below a folder, and by path what is wrong with those that can't be read.
+
+    A config.toml without an environment belongs to another program and is skipped.
+    """
+    with one_line_errors("look for runs in", folder):
+        candidates = [RunFolder(path.parent) for path in sorted(folder.glob("**/config.toml")) if path.is_file()]
     runs, broken = [], {}
-    for folder in folders:
+    for candidate in candidates:
         try:
-            runs += [folder] if "env" in folder.settings() else []
+            runs += [candidate] if "env" in candidate.settings() else []
         except ProxRLError as error:
-            broken[folder.path] = str(error)
+            broken[candidate.path] = str(error)
     return runs, broken
 
 
 def names_apart(runs: Iterable[tuple[Path, str, str]]) -> set[tuple[str, str]]:
-    """Of runs by folder, environment and name: environment and name of those that lie in several places. They are no seeds of
-    one another.
+    """Return the (environment, name) pairs whose runs lie in several folders, given (folder, environment, name) of each run.
+
+    Such runs are not seeds of one experiment.
     """
-    places: dict[tuple[str, str], set[Path]] = {}
+    parents: dict[tuple[str, str], set[Path]] = {}
     for path, env, name in runs:
-        places.setdefault((env, name), set()).add(path.resolve().parent)
-    return {key for key, found in places.items() if len(found) > 1}
+        parents.setdefault((env, name), set()).add(path.resolve().parent)
+    return {key for key, folders in parents.items() if len(folders) > 1}
 
 
 def labels(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
-    """The name of each run, with its folder where several hold runs of that environment and name."""
+    """Return the name of each run, with its folder where several folders hold runs of that environment and name."""
     apart = names_apart(runs)
     return [f"{name} ({path.parent})" if (env, name) in apart else name for path, env, name in runs]
 
 
-def find_run(text: str | Path) -> RunFolder:
-    """The run that `text` names: its folder, or a folder above it with no other run below; also relative to `runs/`."""
-    places = [Path(text), Path("runs") / text, Path("runs") / folder_name(str(text))]
-    with one_line_errors("look for runs in", Path(text)):
-        for place in places:
-            if (place / "config.toml").is_file():
-                return RunFolder(place)
-            # No deeper than <env>/<name>/seed<k>, so that a wrong word does not search a whole disk.
-            below = sorted({found.parent for depth in (1, 2, 3) for found in place.glob("*/" * depth + "config.toml")})
-            if len(below) == 1:
-                return RunFolder(below[0])
-            if below:
-                choices = ", ".join(map(str, below[:5])) + (f" and {len(below) - 5} more" if len(below) > 5 else "")
-                raise ProxRLError(f"{len(below)} runs are below {place}; name one of {choices}")
-    known = [folder.name for folder in Path("runs").glob("*") if folder.is_dir()]
-    near = difflib.get_close_matches(str(text).partition("/")[0], known, n=1)
-    advice = f"did you mean {near[0]}?" if near else "'proxrl runs' lists those below a folder"
-    raise ProxRLError(f"no run at {str(text)!r}: neither {places[0]} nor {places[1]} holds a config.toml; {advice}")
+def _all_runs(run: str | Path, runs_dir: str | Path) -> tuple[list[RunFolder], dict[Path, str]]:
+    candidates = candidate_folders(run, runs_dir)
+    for folder in candidates:
+        readable, broken = runs_below(folder)
+        if readable or broken:
+            return readable, broken
+    raise _no_run(run, runs_dir, candidates)
+
+
+def _no_run(run: str | Path, runs_dir: str | Path, searched: Sequence[Path]) -> ProxRLError:
+    known = [folder.name for folder in Path(runs_dir).glob("*") if folder.is_dir()]
+    similar = difflib.get_close_matches(folder_name(str(run)), known, n=1) or difflib.get_close_matches(
+        folder_name(str(run).partition("/")[0]), known, n=1
+    )
+    advice = f"did you mean {similar[0]}?" if similar else "'proxrl runs' lists the runs of a folder, --runs-dir names another"
+    return ProxRLError(f"no run at {str(run)!r}: searched {_listed(searched)}; {advice}")
+
+
+def _listed(folders: Sequence[Path]) -> str:
+    return " and ".join(filter(None, [", ".join(map(str, folders[:-1])), str(folders[-1])]))

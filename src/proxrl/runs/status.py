@@ -1,6 +1,5 @@
 """How a run stands, read from its folder alone: what `runs`, `report`, `watch`, `compare` and a model card show."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from proxrl.runs.metrics import RETURN, read_lines
-from proxrl.common.files import one_line_errors, replacing
 from proxrl.runs.evaluations import current_evaluation, read_evaluations
 from proxrl.runs.folder import RunFolder
+from proxrl.runs.metrics import RETURN, read_lines
 
 # Where a run's status does not tell its return, because an earlier version wrote it, the last lines of its metrics do.
 LAST_LINES = 20
