@@ -18,7 +18,7 @@ from proxrl.errors import CollectiveError, ProxRLError, one_line
 from proxrl.log.api import Display, Logger
 from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
-from proxrl.runs.folder import RunFolder, State
+from proxrl.runs.folder import RunFolder, RunState
 from proxrl.types import Episode, Rollout
 
 # Training return is the mean over this many episodes; fewer than `ENOUGH` say too little to call a best.
@@ -158,7 +158,7 @@ class Session:
                 tensors, state = self._snapshot()
                 self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
 
-    def save_latest(self, state: State, keep: bool = False) -> None:
+    def save_latest(self, state: RunState, keep: bool = False) -> None:
         """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole. `keep` writes one
         that later ones do not replace.
         """
@@ -190,7 +190,7 @@ class Session:
             )
         return tensors, state
 
-    def write_status(self, state: State) -> None:
+    def write_status(self, state: RunState) -> None:
         self.told_at = time.monotonic()
         if self.parts.world.rank == 0:
             self.folder.write_status(state, self.step, self.parts.config.planned_steps, self.mean_return, self.best_return)

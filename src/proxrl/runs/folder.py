@@ -25,7 +25,7 @@ from proxrl.runs.machine import machine_facts
 if TYPE_CHECKING:  # listing runs must not wait for torch
     import torch
 
-State = Literal["running", "finished", "stopped", "failed"]
+RunState = Literal["running", "finished", "stopped", "failed"]
 
 # In the front matter of every model card: a README.md without it is somebody else's.
 CARD_MARK = "library_name: proxrl"
@@ -187,7 +187,7 @@ class RunFolder:
             return None
 
     def write_status(
-        self, state: State, step: int, planned_steps: int, mean_return: float | None = None, best_return: float | None = None
+        self, state: RunState, step: int, planned_steps: int, mean_return: float | None = None, best_return: float | None = None
     ) -> None:
         status = {
             "state": state,
