@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,9 +12,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from proxrl.envs.api import Autoreset, episode_seed
 from proxrl.envs.gymnasium import InProcessEnvs, NativeVectorEnvs, make_env, make_native
 from proxrl.envs.registry import make_environments
+from proxrl.envs.workers import WorkerEnvs
 from proxrl.errors import ProxRLError
 from proxrl.types import Episode
-from sample_envs import Counter, Failing, Nested, WrongShape, not_an_env
+from sample_envs import Counter, Failing, Nested, Tenths, WrongShape, not_an_env
 
 
 def counters(*endings: tuple[int, int]) -> InProcessEnvs:
@@ -64,6 +66,25 @@ def test_returns_and_lengths_count_time_outs_and_do_not_carry_over() -> None:
     pool.reset(0)
     pool.step(np.zeros(2, np.int64))
     assert pool.step(np.zeros(2, np.int64)).episodes == [Episode(0, 3.0, 2)]
+
+
+def native(makers: list[partial[gymnasium.Env]]) -> NativeVectorEnvs:
+    return NativeVectorEnvs(SyncVectorEnv(makers))
+
+
+@pytest.mark.parametrize("pool_class", [InProcessEnvs, partial(WorkerEnvs, num_workers=1), native])
+@pytest.mark.parametrize("reward_type", [float, np.float64, np.float32])
+def test_returns_are_summed_in_double_precision(pool_class: Any, reward_type: type) -> None:
+    """A sum of 3,000 rewards in float32 is off by 3e-3; one of doubles rounded to float32 first, by 4e-6."""
+    pool = pool_class([partial(Tenths, reward_type, 3_000)])
+    pool.reset(0)
+    for _ in range(3_000):
+        step = pool.step(np.zeros(1, np.int64))
+    pool.close()
+    (episode,) = step.episodes
+    # SyncVectorEnv itself has an array of float64 for rewards.
+    assert episode.total_reward == pytest.approx(3_000 * float(reward_type(0.1)), rel=1e-11)
+    assert type(episode.total_reward) is float
 
 
 def test_nested_observations_keep_their_types() -> None:

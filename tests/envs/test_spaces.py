@@ -1,7 +1,5 @@
 """Comparing the spaces of environments with those of a trained policy."""
 
-from functools import partial
-
 import numpy as np
 from gymnasium import spaces
 
@@ -13,7 +11,7 @@ OBSERVATION, ACTION = Counter.observation_space, Counter.action_space
 
 
 def test_the_difference_between_spaces_names_the_space_and_both_forms() -> None:
-    environments = InProcessEnvs([partial(Counter, terminate_at=3)], "counter")
+    environments = InProcessEnvs([Counter])
     assert space_difference(environments, OBSERVATION, ACTION) is None
     larger = spaces.Box(-np.inf, np.inf, (3,), np.float64)
     assert space_difference(environments, larger, ACTION) == (
@@ -25,5 +23,5 @@ def test_the_difference_between_spaces_names_the_space_and_both_forms() -> None:
 
 
 def test_bounds_and_dtypes_of_spaces_may_differ() -> None:
-    environments = InProcessEnvs([partial(Counter, terminate_at=3)], "counter")
+    environments = InProcessEnvs([Counter])
     assert space_difference(environments, spaces.Box(-1, 1, (2,), np.float32), ACTION) is None

@@ -56,6 +56,18 @@ class Nested(Counter):
         return super().step(int(action[0] > 0))
 
 
+class Tenths(Counter):
+    """Rewards 0.1 at each step, of the given type."""
+
+    def __init__(self, reward_type: type, terminate_at: int) -> None:
+        super().__init__(terminate_at)
+        self.reward = reward_type(0.1)
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, self.reward, terminated, truncated, info
+
+
 class Failing(Counter):
     """Raises, hangs or leaves at the third step."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -64,8 +64,11 @@ class EpisodeTracker:
         self.total_reward[:] = 0
         self.length[:] = 0
 
-    def step(self, reward: NDArray[np.float32], valid: NDArray[np.bool_], ended: NDArray[np.bool_]) -> list[Episode]:
-        """Count one step everywhere and return the episodes it finished."""
+    def step(self, reward: NDArray[Any], valid: NDArray[np.bool_], ended: NDArray[np.bool_]) -> list[Episode]:
+        """Count one step in every environment and return the episodes that it finished.
+
+        `reward` must have the precision that the environments gave it: the returns are sums of doubles.
+        """
         self.total_reward += reward * valid
         self.length += valid
         return self.finish(np.flatnonzero(ended)) if ended.any() else []

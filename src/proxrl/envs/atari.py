@@ -43,8 +43,9 @@ class AtariOptions:
     max_episode_steps: int | None = None
 
     @property
-    def max_frames(self) -> int:
-        return FRAMES_PER_GAME if self.max_episode_steps is None else self.max_episode_steps * self.frame_skip
+    def max_steps(self) -> int:
+        """The time limit of a game in agent steps."""
+        return self.max_episode_steps or FRAMES_PER_GAME // self.frame_skip
 
     @property
     def observation_space(self) -> spaces.Box:
@@ -125,8 +126,7 @@ class ClassicAtari(gymnasium.Env):
             frameskip=1,
             repeat_action_probability=options.sticky_actions,
             full_action_space=options.full_action_space,
-            max_num_frames_per_episode=options.max_frames,
-            render_mode=render_mode,
+            render_mode=render_mode,  # and no limit of frames, which would also count those before the first step
         )
         self.action_space, self.observation_space = self.game.action_space, options.observation_space
         self.fires = options.fire_reset and "FIRE" in self.game.get_action_meanings()[FIRE : FIRE + 1]
@@ -157,39 +157,41 @@ class ClassicAtari(gymnasium.Env):
         self.picture_before = None
         idle = int(self.np_random.integers(1, self.options.noop_max + 1)) - self.fires if self.options.noop_max else 0
         for action in [0] * idle + [FIRE] * self.fires:
-            screen, _, terminated, truncated, _ = self.game.step(action)
-            if terminated or truncated:
+            screen, _, game_over, _, _ = self.game.step(action)
+            if game_over:
                 screen, _ = self.game.reset()
         return np.asarray(screen)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward, terminated, truncated = self.advance(int(action))
+        reward, game_over = self.advance(int(action))
         self.length += 1
         info: dict[str, Any] = {}
         lives = self.game.ale.lives()
         # Lives also fall to zero a few frames before some games are over, and rise by bonus.
-        lost = self.options.episodic_life and 0 < lives < self.lives and not (terminated or truncated)
+        lost = self.options.episodic_life and 0 < lives < self.lives
         self.lives = lives
-        if terminated or truncated:
+        terminated, out_of_time = game_over or lost, self.length >= self.options.max_steps
+        if game_over or out_of_time:
             info[WHOLE_EPISODE] = (self.total, self.length)
         elif lost:
             self.life_lost, info[WHOLE_EPISODE] = True, None
-        return self.stack.copy(), float(self.options.reward(np.float64(reward))), terminated or lost, truncated, info  # type: ignore[arg-type]
+        learned_reward = float(self.options.reward(np.float64(reward)))  # type: ignore[arg-type]
+        return self.stack.copy(), learned_reward, terminated, out_of_time and not terminated, info
 
-    def advance(self, action: int) -> tuple[float, bool, bool]:
+    def advance(self, action: int) -> tuple[float, bool]:
         """The same action for some frames; of the last two the brighter pixels, since sprites flicker (detail 2)."""
-        reward, terminated, truncated = 0.0, False, False
+        reward, game_over = 0.0, False
         screens: list[Any] = []
         for _ in range(self.options.frame_skip):
             self.picture_before = self.game.render() if self.render_mode == "rgb_array" else None
-            screen, gained, terminated, truncated, _ = self.game.step(action)
-            reward += float(gained)
+            screen, points, game_over, _, _ = self.game.step(action)
+            reward += float(points)
             screens.append(screen)
-            if terminated or truncated:
+            if game_over:
                 break
         self.total += reward
         self.push(np.maximum(screens[-1], screens[-2]) if self.options.max_pool and len(screens) > 1 else screens[-1])
-        return reward, terminated, truncated
+        return reward, game_over
 
     def push(self, screen: NDArray[Any]) -> None:
         """A smaller picture (detail 5), the newest of the stack (detail 7)."""
@@ -224,7 +226,7 @@ class AlePoolEnvs:
         self._pool = AtariVectorEnv(
             rom,
             num_envs,
-            max_num_frames_per_episode=options.max_frames,
+            max_num_frames_per_episode=options.max_steps * options.frame_skip,
             repeat_action_probability=options.sticky_actions,
             full_action_space=options.full_action_space,
             img_height=options.screen_size,
@@ -303,7 +305,7 @@ class AtariEnvPool(EnvPoolEnvs):
             env,
             num_envs,
             first_env,
-            max_episode_steps=options.max_frames // options.frame_skip,
+            max_episode_steps=options.max_steps,
             stack_num=options.frame_stack,
             frame_skip=options.frame_skip,
             noop_max=options.noop_max,

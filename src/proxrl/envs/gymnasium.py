@@ -150,11 +150,11 @@ class InProcessEnvs:
             for n, (step, row) in enumerate(zip(self._steps, self._action_rows(action), strict=True)):
                 obs, reward, terminated, truncated, info = step(row)
                 rewards[n] = reward
-                totals[n] += reward  # type: ignore[operator]  # Gymnasium calls it SupportsFloat
+                totals[n] += float(reward)  # a numpy float32 would turn the total into one
                 if terminated or truncated:
                     write_row(buffers.final_obs, n, obs)
                     (buffers.terminated if terminated else buffers.truncated)[n] = True
-                    whole = info.get(WHOLE_EPISODE, (float(totals[n]), self._clock - self._begun_at[n]))
+                    whole = info.get(WHOLE_EPISODE, (totals[n], self._clock - self._begun_at[n]))
                     if whole is not None:
                         episodes.append(Episode(n, *whole))
                     ended.append(n)
@@ -255,7 +255,6 @@ class NativeVectorEnvs:
             obs, given_reward, terminated, truncated, info = self._envs.step(action)
         except Exception as error:
             raise ProxRLError(f"the vectorised environments failed in step: {one_line(error)}") from error
-        reward = np.asarray(given_reward, np.float32)
         terminated = np.asarray(terminated)
         truncated = np.asarray(truncated) & ~terminated
         ended = terminated | truncated
@@ -268,7 +267,8 @@ class NativeVectorEnvs:
             self.episode_counts += ended
             if ended.any():
                 final_obs = self._final_obs(info["final_obs"], ended)
-        episodes = self._tracker.step(reward, valid, ended)
+        episodes = self._tracker.step(np.asarray(given_reward), valid, ended)
+        reward = np.asarray(given_reward, np.float32)
         return Step(cast_obs(obs, self.observation_space), reward, terminated, truncated, valid, final_obs, episodes)
 
     def close(self) -> None:

@@ -91,9 +91,7 @@ def wrong_values(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[
     return wrong if wrong.any() else None
 
 
-def space_difference(
-    environments: Environments, observation_space: gymnasium.Space, action_space: gymnasium.Space
-) -> str | None:
+def space_difference(environments: Environments, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> str | None:
     """Return in words how the spaces of `environments` differ from those a policy was trained with, or None if it can be used.
 
     The text is a clause that error messages can embed.

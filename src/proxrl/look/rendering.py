@@ -165,7 +165,7 @@ def _envpool_stage(config: Config, film: Film, family: Family) -> Stage:
     if family is ATARI:
         options = dataclasses.replace(atari_options(config), sign_rewards=False)
         pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, render_mode=PICTURES)
-        return Stage(FilmedPool(pool, film), film, ATARI_FPS / config.frame_skip, options.max_frames // options.frame_skip)
+        return Stage(FilmedPool(pool, film), film, ATARI_FPS / config.frame_skip, options.max_steps)
     if "mujoco" in task_packages()[task_name(config.env)] and not load_system_egl():
         raise ProxRLError(f"{config.env} can't be drawn: EnvPool needs EGL, loaded before envpool is imported; {APT_LINE}")
     limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
