@@ -1,53 +1,14 @@
-"""What a runtime without ProxRL gets: the same way from a head's actions to the environment's, in torch."""
-
-from typing import Any
+"""The policy as one function of plain tensors: the names and contents of its inputs and outputs."""
 
 import numpy as np
-import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from any_space import SEEDS, boxes, discretes, multi_binaries, multi_discretes
 from proxrl.config import Config
-from proxrl.export.deployed import Deployed, make_unscale
+from proxrl.export.deployed import Deployed
 from proxrl.policy.memory import State
 from proxrl.policy.networks import make_policy
-from proxrl.policy.product import make_head
-
-MANY = settings(deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow], database=None)
-
-
-@given(st.data(), st.sampled_from(["clip", "tanh", "beta"]), SEEDS)
-@MANY
-def test_unscaling_is_to_env_in_torch(data: Any, distribution: str, seed: int) -> None:
-    leaves = st.one_of(boxes(bounded=distribution != "clip"), discretes(), multi_discretes(), multi_binaries())
-    space = data.draw(leaves)
-    head = make_head(space, Config(action_distribution=distribution))
-    rng = np.random.default_rng(seed)
-    law = head(torch.from_numpy(rng.normal(0, 4, (9, head.inputs)).astype(np.float32)))
-    for action in (law.sample(torch.from_numpy(head.noise(rng, 9))), law.mode()):
-        theirs, ours = head.to_env(action.detach().numpy()), make_unscale(head)(action).detach().numpy()
-        assert ours.dtype == theirs.dtype
-        assert ours.shape == theirs.shape
-        if not isinstance(space, spaces.Box):
-            np.testing.assert_array_equal(ours, theirs)
-        else:
-            reach = np.where(np.isfinite(space.high - space.low), space.high - space.low, 1)
-            assert np.max(np.abs(ours - theirs) / reach) < 1e-6
-            assert all(space.contains(row) for row in ours)
-
-
-@pytest.mark.parametrize("distribution", ["tanh", "beta"])
-def test_the_width_of_the_widest_box_does_not_overflow(distribution: str) -> None:
-    space = spaces.Box(-3e38, 3e38, (2,), np.float32)
-    head = make_head(space, Config(action_distribution=distribution))
-    action = torch.tensor([[0.0, 0.25], [0.5, 1.0]])
-    ours = make_unscale(head)(action).numpy()
-    assert np.isfinite(ours).all()
-    np.testing.assert_allclose(ours, head.to_env(action.numpy()), rtol=1e-6, atol=1e31)
 
 
 class Summing(nn.Module):

@@ -40,11 +40,11 @@ from proxrl.envs.gymnasium import _row_reader
 from proxrl.envs.spaces import Masked, space_from_json, space_to_json
 from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
 from proxrl.policy.distributions import Bernoulli, SquashedGaussian
-from proxrl.policy.heads import Head
+from proxrl.policy.heads import Head, env_actions
+from proxrl.policy.make_head import ProductHead, make_head
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
-from proxrl.policy.product import ProductHead, make_head
 from proxrl.policy.statistics import EPSILON
 from proxrl.types import Batch, Rollout, Tree
 from proxrl.world.solo import Solo
@@ -95,7 +95,7 @@ def test_actions_are_elements_of_their_space_and_can_be_stored(
         assert torch.isfinite(log_prob).all()
         assert torch.equal(law.log_prob(stored(head, sample)), log_prob)
         # A rollout gives the environment the sample itself, and learns from the stored one.
-        for given_actions in (head.to_env(sample.numpy()), head.to_env(stored(head, sample).numpy())):
+        for given_actions in (env_actions(head, sample.numpy()), env_actions(head, stored(head, sample).numpy())):
             actions = list(_row_reader(space)(given_actions))
             assert len(actions) == rows
             for action, allowed in zip(actions, bits, strict=True):
@@ -124,7 +124,7 @@ def test_probabilities_of_all_choices_add_up_to_one(space: gymnasium.Space, seed
     rng = np.random.default_rng(seed)
     head = make_head(space, Config())
     choices = every_choice(head, space)
-    actions = list(_row_reader(space)(head.to_env(choices)))
+    actions = list(_row_reader(space)(env_actions(head, choices)))
     needed = [taken_bits(space, action) for action in actions]
     assert len({tuple(bits) for bits in needed}) == len(choices)  # every choice is another action
     inputs = random_inputs(head, rng, 1).expand(len(choices), -1)
@@ -186,14 +186,14 @@ def test_densities_are_those_of_the_actions_that_the_environment_gets(
     samples = to_sample(kind, actions, low, high)[:, None]
     inside = np.abs(samples[:, 0]) < 15  # of tanh the last digits are gone beyond, and so is the probability
     samples, actions, widths = samples[inside], actions[inside], widths[inside]
-    assert np.allclose(head.to_env(samples)[:, 0], actions, rtol=0, atol=1e-9 * (high - low))
+    assert np.allclose(env_actions(head, samples)[:, 0], actions, rtol=0, atol=1e-9 * (high - low))
     inputs = torch.tensor([outputs[: head.inputs]], dtype=torch.float64)
     density = head(inputs.expand(len(samples), -1)).log_prob(torch.from_numpy(samples)).exp().numpy()
     assert (density * widths).sum() == pytest.approx(1, abs=1e-5)
 
     draws = 20_000
     noise = noise_of(head, np.random.default_rng(3), draws).double()
-    sampled = head.to_env(head(inputs.expand(draws, -1)).sample(noise).numpy())[:, 0]
+    sampled = head.to_env(head(inputs.expand(draws, -1)).sample(noise)).numpy()[:, 0]
     for share in (0.1, 0.5, 0.8):
         point = np.quantile(sampled, share)
         below = (density * widths)[actions < point].sum()
@@ -273,7 +273,7 @@ def test_beta_equals_torch() -> None:
         unit, [torch.distributions.AffineTransform(torch.from_numpy(low), torch.from_numpy(high - low))]
     )
     sample = law.sample(noise_of(head, rng, 40).double())
-    action = torch.from_numpy(head.to_env(sample.numpy()))
+    action = head.to_env(sample)
     assert torch.allclose(law.log_prob(sample), theirs.log_prob(action).sum(-1), atol=1e-7)
     width = torch.from_numpy(np.log(high - low)).sum()
     assert torch.allclose(law.entropy(), unit.entropy().sum(-1) + width, atol=1e-6)
@@ -292,10 +292,10 @@ def test_tanh_equals_torch() -> None:
         [torch.distributions.TanhTransform(), torch.distributions.AffineTransform(torch.from_numpy((low + high) / 2), half)],
     )
     sample = law.sample(noise_of(head, rng, 40).double())
-    action = torch.from_numpy(head.to_env(sample.numpy()))
+    action = head.to_env(sample)
     assert torch.allclose(law.log_prob(sample), theirs.log_prob(action).sum(-1), atol=1e-6)
     median = half * inputs[:, :2].tanh() + torch.from_numpy((low + high) / 2)
-    assert torch.allclose(torch.from_numpy(head.to_env(law.mode().numpy())), median)
+    assert torch.allclose(head.to_env(law.mode()), median)
 
 
 @pytest.mark.parametrize(("deviations", "error"), [((0.05, 0.3, 1.0, 2.0), 1e-3), ((4.0, math.exp(2.0)), 0.1)])

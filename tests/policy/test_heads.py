@@ -1,15 +1,22 @@
 """Distributions against torch.distributions, samples against probabilities, and the way from sample to environment."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from any_space import SEEDS, boxes
+from proxrl.config import Config
 from proxrl.policy.continuous import GaussianHead
 from proxrl.policy.distributions import Categorical, Gaussian
-from proxrl.policy.heads import CategoricalHead
+from proxrl.policy.heads import CategoricalHead, Head, env_actions
+from proxrl.policy.make_head import make_head
 from proxrl.policy.preprocess import OneHot, make_preprocess
 
 
@@ -80,9 +87,9 @@ def test_noise_is_fresh_in_every_step_and_fixed_by_its_stream() -> None:
 def test_discrete_actions_begin_at_the_start_of_the_space(start: int) -> None:
     space = spaces.Discrete(4, start=start)
     head = CategoricalHead(space)
-    given = head.to_env(np.arange(4))
-    assert given.tolist() == [start, start + 1, start + 2, start + 3]
-    assert all(space.contains(action) for action in given)
+    actions = env_actions(head, np.arange(4))
+    assert actions.tolist() == [start, start + 1, start + 2, start + 3]
+    assert all(space.contains(action) for action in actions)
 
 
 def test_box_actions_are_clipped_to_their_bounds_and_shaped_as_the_space() -> None:
@@ -90,10 +97,82 @@ def test_box_actions_are_clipped_to_their_bounds_and_shaped_as_the_space() -> No
     high = np.array([[1.0, np.inf], [np.inf, -1.0]], np.float32)
     head = GaussianHead(spaces.Box(low, high, dtype=np.float32), 0.0, "independent")
     sample = np.array([[5, 5, 5, 5], [-5, -5, -5, -5], [0.5, 1e6, 0.5, -1.5]], np.float32)
-    given = head.to_env(sample)
-    assert given.shape == (3, 2, 2)
-    assert given.reshape(3, 4).tolist() == [[1, 5, 5, -1], [-1, -5, 0, -2], [0.5, 1e6, 0.5, -1.5]]
+    action = env_actions(head, sample)
+    assert action.shape == (3, 2, 2)
+    assert action.reshape(3, 4).tolist() == [[1, 5, 5, -1], [-1, -5, 0, -2], [0.5, 1e6, 0.5, -1.5]]
     assert sample[0].tolist() == [5, 5, 5, 5]  # the sample itself is what is learnt from
+
+
+def by_numpy(space: spaces.Box, distribution: str, sample: NDArray[np.float32]) -> NDArray[np.floating]:
+    """What the environment must receive, computed in double precision for all but the clipped Gaussian."""
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    if distribution == "clip":
+        return np.minimum(np.maximum(sample, low), high).reshape(len(sample), *space.shape).astype(space.dtype)
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    unit = sample.astype(np.float64) if distribution == "beta" else (np.tanh(sample.astype(np.float64)) + 1) / 2
+    return (low + (high - low) * unit).reshape(len(sample), *space.shape)
+
+
+@given(st.data(), st.sampled_from(["clip", "tanh", "beta"]), SEEDS)
+@settings(deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.too_slow], database=None)
+def test_box_actions_equal_those_of_numpy_and_stay_within_the_bounds(data: Any, distribution: str, seed: int) -> None:
+    space = data.draw(boxes(bounded=distribution != "clip"))
+    head = make_head(space, Config(action_distribution=distribution))
+    rng = np.random.default_rng(seed)
+    sample = rng.normal(0, 10 ** rng.uniform(-2, 2), (9, *head.layout.shape)).astype(np.float32)
+    sample[0] = 0.0
+    if distribution == "beta":
+        sample = 0.5 + 0.5 * np.tanh(sample)
+    action, expected = env_actions(head, sample), by_numpy(space, distribution, sample)
+    assert action.dtype == space.dtype
+    assert action.shape == expected.shape
+    assert all(space.contains(np.asarray(row)) for row in action)
+    if distribution == "clip":
+        np.testing.assert_array_equal(action, expected)
+    else:
+        # The numbers near a bound are as far apart as its size allows.
+        size = np.maximum(np.abs(space.low), np.abs(space.high)).astype(np.float64)
+        assert (np.abs(action - expected) <= 4 * np.finfo(np.float32).eps * size).all()
+
+
+@pytest.mark.parametrize("distribution", ["tanh", "beta"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_width_of_the_widest_box_does_not_overflow(dtype: type[np.floating], distribution: str) -> None:
+    limit = min(float(np.finfo(dtype).max), 8e307)
+    space = spaces.Box(-limit, limit, (2,), dtype)
+    head = make_head(space, Config(action_distribution=distribution))
+    sample = np.array([[0, 0.25], [0.5, 1]] if distribution == "beta" else [[-90, -0.5], [0, 90]], np.float32)
+    action = env_actions(head, sample)
+    assert all(space.contains(row) for row in action)
+    assert action[[0, 1, 1], [0, 0, 1]].tolist() == [float(dtype(-limit)), 0, float(dtype(limit))]
+
+
+def test_discrete_actions_are_passed_on_as_they_are() -> None:
+    """No conversion in the step loop where none is needed."""
+    action = np.arange(3)
+    assert env_actions(make_head(spaces.Discrete(3), Config()), action) is action
+    for space in (spaces.Discrete(3, start=1), spaces.Discrete(3, dtype=np.int32)):
+        assert env_actions(make_head(space, Config()), action).dtype == space.dtype
+
+
+@pytest.mark.parametrize("distribution", ["clip", "tanh", "beta"])
+def test_constants_follow_the_actions_and_are_not_in_checkpoints(distribution: str) -> None:
+    box = spaces.Box(-1, 1, (2,), np.float64)
+    for space in (box, spaces.MultiDiscrete([2, 3])):
+        head = make_head(space, Config(action_distribution=distribution))
+        assert set(head.state_dict()) <= {"log_std"}
+        # Actions come to the host also from a device that has no float64.
+        host_action = np.zeros((4, 2), head.layout.dtype)
+        assert env_actions(head.to("meta"), host_action).shape == (4, 2)
+        assert head.to_env(torch.from_numpy(host_action).to("meta")).device.type == "meta"
+
+
+def test_heads_are_abstract() -> None:
+    class Incomplete(Head):
+        pass
+
+    with pytest.raises(TypeError, match="abstract"):
+        Incomplete()  # type: ignore[abstract]
 
 
 def test_deviation_starts_as_told_and_does_not_depend_on_the_features() -> None:

@@ -14,6 +14,7 @@ from proxrl.engine.frames import FrameBuffer
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.spaces import space_tree, wrong_values
 from proxrl.errors import ProxRLError
+from proxrl.policy.heads import env_actions
 from proxrl.policy.policy import Policy
 from proxrl.types import Episode, Rollout, Tree
 from proxrl.world.api import World
@@ -87,7 +88,7 @@ class Collector:
             except (IndexError, RuntimeError):
                 self._check(t + 1)  # an index out of its range is the likely cause, and then this says so
                 raise
-            step = step_environments(self.head.to_env(action))
+            step = step_environments(env_actions(self.head, action))
             obs = step.obs
             tree_map(lambda buffer, leaf, t=t: buffer.__setitem__(t + 1, leaf), self.obs, obs)
             self.action[t] = action

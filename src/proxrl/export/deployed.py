@@ -18,12 +18,9 @@ from proxrl.config import Config
 from proxrl.envs.buffers import stored_dtype
 from proxrl.envs.masks import MASK
 from proxrl.envs.spaces import Masked, space_tree
-from proxrl.policy.continuous import BetaHead, Bounds, GaussianHead, TanhHead
 from proxrl.policy.distributions import Bernoulli, Beta, Categorical, Distribution, Gaussian, MultiCategorical, Product
-from proxrl.policy.heads import BernoulliHead, CategoricalHead, Head, MultiCategoricalHead
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import Branches, Preprocess
-from proxrl.policy.product import ProductHead
 from proxrl.types import Tree
 
 
@@ -67,8 +64,6 @@ class Deployed(nn.Module):
         self.gives_value = policy.critic is None or _critic_sees_no_more(config, observed)
         actions = space_tree(action_space)
         self.action_parts = list(map(ActionPart, tree_leaves(_names("", actions)), tree_leaves(actions)))
-        heads = policy.head.heads if isinstance(policy.head, ProductHead) else [policy.head]
-        self.unscale = nn.ModuleList(map(make_unscale, heads))
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         given = dict(zip((one.name for one in self.inputs), inputs, strict=True))
@@ -80,13 +75,12 @@ class Deployed(nn.Module):
             distribution, values["value"], state = self.policy.core(obs, state, None)
         else:
             distribution, state = self.policy.act(obs, state, None)
-        laws = [law for law, _ in distribution.parts] if isinstance(distribution, Product) else [distribution]
-        actions: dict[str, Tensor] = {}
-        shown: dict[str, Tensor] = {}
-        for part, unscale, law in zip(self.action_parts, self.unscale, laws, strict=True):
-            actions[f"action{part.suffix}"] = unscale(law.mode())
-            shown |= {f"{name}{part.suffix}": value for name, value in parameters(law, part.space).items()}
-        return actions | shown | values | {f"next_state.{number}": part for number, part in enumerate(state)}
+        distributions = [each for each, _ in distribution.parts] if isinstance(distribution, Product) else [distribution]
+        actions = tree_leaves(self.policy.head.to_env(distribution.mode()))
+        outputs = {f"action{part.suffix}": action for part, action in zip(self.action_parts, actions, strict=True)}
+        for part, each in zip(self.action_parts, distributions, strict=True):
+            outputs |= {f"{name}{part.suffix}": value for name, value in parameters(each, part.space).items()}
+        return outputs | values | {f"next_state.{number}": part for number, part in enumerate(state)}
 
 
 def _names(prefix: str, spaces_tree: Tree) -> Tree:
@@ -148,82 +142,3 @@ def parameters(law: Distribution, space: gymnasium.Space) -> dict[str, Tensor]:
         case _:
             raise NotImplementedError(f"{type(law).__name__} has no parameters to show")
     return {name: row.reshape(row.shape[0], *(space.shape or ())) for name, row in rows.items()}
-
-
-class Unscale(nn.Module):
-    """From a head's own actions to the environment's: `Head.to_env` in torch, in single precision where the space has it."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any, **constants: Any) -> None:
-        super().__init__()
-        self.shape, self.dtype = shape, _torch_dtype(dtype)
-        for name, values in constants.items():
-            self.register_buffer(name, torch.from_numpy(np.array(values)))
-
-    def forward(self, action: Tensor) -> Tensor:
-        return self.moved(action).reshape(action.shape[0], *self.shape).to(self.dtype)
-
-    def moved(self, action: Tensor) -> Tensor:
-        return action
-
-
-class Shift(Unscale):
-    """Choices are counted from `start` on."""
-
-    start: Tensor
-
-    def moved(self, action: Tensor) -> Tensor:
-        return action + self.start
-
-
-class Clip(Unscale):
-    low: Tensor
-    high: Tensor
-
-    def moved(self, action: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(action, self.low), self.high)
-
-
-class Place(Clip):
-    """From [-1, 1] to the bounds: by centre and half width, because the width of a wide Box overflows its type."""
-
-    centre: Tensor
-    reach: Tensor
-
-    def moved(self, action: Tensor) -> Tensor:
-        return super().moved(self.centre + self.reach * self.symmetric(action))
-
-    def symmetric(self, action: Tensor) -> Tensor:
-        return 2 * action - 1
-
-
-class PlaceTanh(Place):
-    def symmetric(self, action: Tensor) -> Tensor:
-        return torch.tanh(action)
-
-
-def make_unscale(head: Head) -> Unscale:
-    match head:
-        case TanhHead():
-            return PlaceTanh(head.bounds.shape, head.bounds.dtype, **_placing(head.bounds))
-        case BetaHead():
-            return Place(head.bounds.shape, head.bounds.dtype, **_placing(head.bounds))
-        case GaussianHead():
-            return Clip(head.env_shape, head.env_dtype, low=head.low, high=head.high)
-        case CategoricalHead():
-            return Shift((), head.env_dtype, start=np.int64(head.start))
-        case MultiCategoricalHead():
-            return Shift(head.env_shape, head.env_dtype, start=head.start)
-        case BernoulliHead():
-            return Unscale(head.env_shape, head.env_dtype)
-    raise NotImplementedError(f"{type(head).__name__} has no way back to the environment's actions in torch")
-
-
-def _placing(bounds: Bounds) -> dict[str, Any]:
-    dtype = np.promote_types(bounds.dtype, np.float32)
-    centre, reach = bounds.low / 2 + bounds.high / 2, bounds.width / 2
-    numbers = {"low": bounds.low, "high": bounds.high, "centre": centre, "reach": reach}
-    return {name: values.astype(dtype) for name, values in numbers.items()}
-
-
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype

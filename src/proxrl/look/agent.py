@@ -18,6 +18,7 @@ from proxrl.envs.masked import split_mask
 from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.spaces import Masked, space_from_json, space_tree, wrong_values
 from proxrl.errors import ProxRLError, one_line
+from proxrl.policy.heads import env_actions
 from proxrl.policy.networks import make_policy
 from proxrl.runs import checkpoint
 from proxrl.runs.folder import RUNS_DIR, RunFolder
@@ -65,7 +66,7 @@ class Agent:
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
         self.policy.guard.check(rows)
         action, self.state = self.compute.act(rows, self.state, began, noise)
-        answer = self.policy.head.to_env(action)
+        answer = env_actions(self.policy.head, action)
         return tree_map(lambda leaf: leaf[0], answer) if single else answer
 
     def _rows(self, obs: Tree, mask: Any) -> tuple[Tree, bool]:

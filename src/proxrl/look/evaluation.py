@@ -17,6 +17,7 @@ from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
+from proxrl.policy.heads import env_actions
 from proxrl.policy.policy import Policy
 from proxrl.runs.evaluations import Scores, save_evaluation
 from proxrl.runs.folder import RUNS_DIR
@@ -58,7 +59,7 @@ def act_steps(
             noise = np.stack([head.noise(stream, noise_steps) for stream in streams], axis=1)
         policy.guard.check(obs)
         action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % noise_steps])
-        step = environments.step(head.to_env(action))
+        step = environments.step(env_actions(head, action))
         obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
         step_number += 1
         for episode in step.episodes:

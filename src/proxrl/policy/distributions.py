@@ -200,19 +200,25 @@ class Beta:
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
 
 
-class Columns(NamedTuple):
-    """Where one part of a product keeps its actions and its noise in the product's rows."""
+class ProductColumns(NamedTuple):
+    """The columns of a product's actions and noise that belong to one of its parts."""
 
     action: slice
     noise: slice
-    shape: tuple[int, ...]  # of one action of the part
+    shape: tuple[int, ...]  # of one action of the part: () or (n,)
     dtype: torch.dtype
+
+    def read(self, action: Tensor) -> Tensor:
+        """Return the part's actions [B, *shape] from rows of the product."""
+        part = action.narrow(-1, self.action.start, self.action.stop - self.action.start)
+        part = part if self.shape else part.squeeze(-1)
+        return part if part.dtype is self.dtype else part.to(self.dtype)
 
 
 class Product:
     """Independent parts: log-probabilities and entropies add up. Actions are one float row; whole numbers are exact in it."""
 
-    def __init__(self, parts: Sequence[Distribution], columns: Sequence[Columns]) -> None:
+    def __init__(self, parts: Sequence[Distribution], columns: Sequence[ProductColumns]) -> None:
         self.parts = list(zip(parts, columns, strict=True))
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -222,13 +228,7 @@ class Product:
         return self._row([part.mode() for part, _ in self.parts])
 
     def log_prob(self, action: Tensor) -> Tensor:
-        batch = action.shape[:-1]
-        return _sum(
-            [
-                part.log_prob(action[..., columns.action].reshape(*batch, *columns.shape).to(columns.dtype))
-                for part, columns in self.parts
-            ]
-        )
+        return _sum([part.log_prob(columns.read(action)) for part, columns in self.parts])
 
     def entropy(self) -> Tensor:
         return _sum([part.entropy() for part, _ in self.parts])

@@ -1,19 +1,22 @@
-"""A network's outputs in, distributions over actions out: what heads share, and those of discrete actions.
+"""Heads: modules from a network's outputs to a distribution over actions. This file has their interface and the discrete ones.
 
-Actions are made from noise that is drawn ahead, so each environment can have a random stream of its own. A head also knows
-the way from the action it sampled to the one the environment receives: only the latter is clipped, the former is what is
-learnt from.
+Actions are sampled from noise that is drawn ahead, so each environment can have its own random stream. A head also converts
+the action that it sampled to the one that the environment receives: only the latter is clipped, and the former is what the
+policy learns from.
 """
 
+import abc
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor, nn
 
+from proxrl.common.tree import tree_map
 from proxrl.envs.spaces import choices
 from proxrl.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
 from proxrl.types import Tree
@@ -27,34 +30,70 @@ class ActionLayout:
     dtype: type[np.generic]
 
 
-class Head(nn.Module):
-    """What every head offers besides being a module from a network's outputs, and maybe a mask, to a Distribution."""
+class Head(nn.Module, abc.ABC):
+    """A module from a network's outputs, and a mask where there is one, to a Distribution."""
 
-    inputs: int  # numbers per action that the network gives
+    inputs: int  # outputs of the network per action
     choices: int  # bits of a mask
     noise_size: int  # random numbers per action
     layout: ActionLayout
+    env_shape: tuple[int, ...] = ()  # of one action in the space
+    env_dtype: torch.dtype
+    to_env_is_identity = False  # then `env_actions` needs no conversion
+    # Names of the tensors that `to_env` needs. They are plain attributes, and stay with the actions instead of the networks:
+    # the actions of a policy on a GPU are converted on the host if the environments are there, and not all devices have float64.
+    constants: tuple[str, ...] = ()
 
-    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Distribution:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Distribution: ...
 
+    @abc.abstractmethod
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
-        """[steps, noise_size]"""
-        raise NotImplementedError
+        """Draw the random numbers of `steps` actions, [steps, noise_size]."""
 
-    def to_env(self, action: NDArray[Any]) -> Tree:
-        """Actions [N, ...] as the space has them, from stored ones."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def to_env(self, action: Tensor) -> Tree:
+        """Convert sampled actions [N, ...] to tensors of the action space's structure, shapes and data types.
+
+        Training, evaluation and exported files all use it. It runs on the device of `action` and uses no parameters.
+        """
+
+    def in_space(self, action: Tensor) -> Tensor:
+        """Return actions [N, n] in the shape and data type of the space. A call that changes nothing would still take time."""
+        if self.env_shape != self.layout.shape:
+            action = action.reshape(action.shape[0], *self.env_shape)
+        return action if action.dtype is self.env_dtype else action.to(self.env_dtype)
+
+    def move_constants(self, device: torch.device) -> None:
+        for name in self.constants:
+            setattr(self, name, getattr(self, name).to(device))
+
+
+def env_actions(head: Head, action: NDArray[Any]) -> Tree:
+    """Apply `head.to_env` to an array. The result is a tree of arrays, which may share memory with `action`."""
+    if head.to_env_is_identity:
+        return action
+    result = head.to_env(torch.from_numpy(action))
+    return result.numpy() if isinstance(result, Tensor) else tree_map(Tensor.numpy, result)
+
+
+def torch_dtype(dtype: DTypeLike) -> torch.dtype:
+    """Return torch's equivalent of a NumPy data type, and float64 for wider floats, which torch does not have."""
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return torch.float64
 
 
 class CategoricalHead(Head):
-    """For Discrete action spaces."""
+    """The head of Discrete action spaces."""
 
     def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
         self.inputs = self.choices = self.noise_size = int(space.n)
-        self.start, self.env_dtype = int(space.start), np.dtype(space.dtype)
         self.layout = ActionLayout((), np.int64)
+        self.start, self.env_dtype = int(space.start), torch_dtype(space.dtype)
+        self.to_env_is_identity = self.start == 0 and self.env_dtype == torch.int64
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Categorical:
         return Categorical(inputs, mask)
@@ -62,19 +101,22 @@ class CategoricalHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.gumbel(size=(steps, self.noise_size)).astype(np.float32)
 
-    def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        return (action + self.start if self.start else action).astype(self.env_dtype, copy=False)
+    def to_env(self, action: Tensor) -> Tensor:
+        return self.in_space(action + self.start if self.start else action)
 
 
 class MultiCategoricalHead(Head):
-    """For MultiDiscrete action spaces."""
+    """The head of MultiDiscrete action spaces."""
+
+    constants = ("start",)
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
         super().__init__()
         self.sizes: list[int] = space.nvec.reshape(-1).tolist()
         self.inputs = self.choices = self.noise_size = sum(self.sizes)
         self.layout = ActionLayout((len(self.sizes),), np.int64)
-        self.start, self.env_shape, self.env_dtype = space.start.reshape(-1).astype(np.int64), space.shape, space.dtype
+        self.start = torch.from_numpy(space.start.reshape(-1).astype(np.int64))
+        self.env_shape, self.env_dtype = space.shape, torch_dtype(space.dtype)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> MultiCategorical:
         return MultiCategorical(inputs, self.sizes, mask)
@@ -82,19 +124,21 @@ class MultiCategoricalHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.gumbel(size=(steps, self.noise_size)).astype(np.float32)
 
-    def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        return (action + self.start).reshape(len(action), *self.env_shape).astype(self.env_dtype)
+    def to_env(self, action: Tensor) -> Tensor:
+        if self.start.device != action.device:
+            self.move_constants(action.device)
+        return self.in_space(action + self.start)
 
 
 class BernoulliHead(Head):
-    """For MultiBinary action spaces."""
+    """The head of MultiBinary action spaces."""
 
     def __init__(self, space: spaces.MultiBinary) -> None:
         super().__init__()
         self.inputs = self.noise_size = math.prod(space.shape)
         self.choices = choices(space)
         self.layout = ActionLayout((self.inputs,), np.float32)
-        self.env_shape, self.env_dtype = space.shape, space.dtype
+        self.env_shape, self.env_dtype = space.shape, torch_dtype(space.dtype)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Bernoulli:
         return Bernoulli(inputs, mask)
@@ -102,5 +146,5 @@ class BernoulliHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.logistic(size=(steps, self.noise_size)).astype(np.float32)
 
-    def to_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        return action.reshape(len(action), *self.env_shape).astype(self.env_dtype)
+    def to_env(self, action: Tensor) -> Tensor:
+        return self.in_space(action)

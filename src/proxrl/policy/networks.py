@@ -27,10 +27,10 @@ from proxrl.envs.spaces import is_image, space_tree
 from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
 from proxrl.policy.images import IMAGE_ENCODERS, ImageEncoder, Mixed, fitting_encoder, has_image
+from proxrl.policy.make_head import make_head
 from proxrl.policy.memory import NoMemory
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
-from proxrl.policy.product import make_head
 
 # Small enough that the first policy is nearly uniform whatever the features (core detail 2).
 ACTION_GAIN = 0.01

@@ -1,5 +1,6 @@
 """Which head an action space gets, and the head of Dict and Tuple spaces: a product over their leaves."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,8 @@ from proxrl.config import Config
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError
 from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
-from proxrl.policy.distributions import Columns, Product
-from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead
+from proxrl.policy.distributions import Product, ProductColumns
+from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead, torch_dtype
 from proxrl.types import Tree
 
 # Whole numbers up to here are exact in the float rows of a product.
@@ -30,16 +31,16 @@ class ProductHead(Head):
         super().__init__()
         self.tree = tree
         self.heads: Any = nn.ModuleList(heads)
-        self.columns: list[Columns] = []
+        self.columns: list[ProductColumns] = []
         self.inputs = self.choices = self.noise_size = width = 0
         for head in heads:
-            size, dtype = int(np.prod(head.layout.shape)), torch.from_numpy(np.empty(0, head.layout.dtype)).dtype
+            size = math.prod(head.layout.shape)
             self.columns.append(
-                Columns(
+                ProductColumns(
                     action=slice(width, width + size),
                     noise=slice(self.noise_size, self.noise_size + head.noise_size),
                     shape=head.layout.shape,
-                    dtype=dtype,
+                    dtype=torch_dtype(head.layout.dtype),
                 )
             )
             width += size
@@ -56,12 +57,8 @@ class ProductHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return np.concatenate([head.noise(rng, steps) for head in self.heads], axis=1)
 
-    def to_env(self, action: NDArray[Any]) -> Tree:
-        rows = len(action)
-        parts = iter(
-            head.to_env(action[:, columns.action].reshape(rows, *columns.shape).astype(head.layout.dtype))
-            for head, columns in zip(self.heads, self.columns, strict=True)
-        )
+    def to_env(self, action: Tensor) -> Tree:
+        parts = iter([head.to_env(columns.read(action)) for head, columns in zip(self.heads, self.columns, strict=True)])
         return tree_map(lambda _: next(parts), self.tree)
 
 
