@@ -31,8 +31,8 @@ from proxrl.policy.heads import Head
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 from proxrl.types import Terms
-from proxrl.world.api import World, own_seat
-from proxrl.world.launcher import Launch, launched, meet_by_slurm
+from proxrl.world.api import World, this_location
+from proxrl.world.launcher import Launch, launched, set_rendezvous_from_slurm
 from proxrl.world.mpi import MpiWorld
 from proxrl.world.solo import Solo
 from proxrl.world.torchdist import TorchWorld
@@ -156,7 +156,7 @@ def build_world(config: Config) -> World:
 def refuse_shared_gpus(world: World, device: torch.device, nccl: bool) -> None:
     """Before NCCL does, which only says that it can't go on."""
     # Slurm may show each rank a GPU of its own, and all of them by the same name.
-    places = world.gather((own_seat().host, str(device), os.environ.get("CUDA_VISIBLE_DEVICES")))
+    places = world.gather((this_location().host, str(device), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if world.kind == "torch" and nccl and len(set(places)) < len(places):
         host, name, _ = next(place for place in places if places.count(place) > 1)
         raise CollectiveError(
@@ -175,7 +175,7 @@ def join_world(kind: str, launch: Launch, nccl: bool) -> World:
     if kind == "mpi":
         return MpiWorld()
     if launch.launcher == "srun":
-        meet_by_slurm(os.environ)
+        set_rendezvous_from_slurm(os.environ)
     return TorchWorld(launch.rank, launch.size, nccl)
 
 

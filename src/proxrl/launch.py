@@ -37,7 +37,7 @@ from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.session import Saved, Session, attribute_errors, check_restorable
 from proxrl.world.api import World, on_all_ranks
-from proxrl.world.launcher import is_for_this_rank_to_tell
+from proxrl.world.launcher import should_report
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def train(
     except CollectiveError:
         raise  # on all ranks, so that a program may catch it and go on with the next run
     except ProxRLError as error:
-        if resolved.world != "solo" and not is_for_this_rank_to_tell(error):
+        if resolved.world != "solo" and not should_report(error):
             raise SystemExit(2) from None
         raise
     if result.signal is not None and not result.finished:

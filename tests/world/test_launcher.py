@@ -13,8 +13,8 @@ from proxrl.config import Config
 from proxrl.config.parse import toml_value
 from proxrl.errors import ProxRLError
 from proxrl.launch import agree_on_settings
-from proxrl.world.api import Seat, neighbours
-from proxrl.world.launcher import Launch, first_host, launched, meet_by_slurm
+from proxrl.world.api import Location, local_ranks
+from proxrl.world.launcher import Launch, first_host, launched, set_rendezvous_from_slurm
 from proxrl.world.solo import Solo
 
 
@@ -57,11 +57,11 @@ def test_the_first_host_of_a_list(hosts: str, first: str) -> None:
 def test_ranks_of_slurm_meet_at_the_first_host_at_a_port_of_the_step() -> None:
     steps = [{"SLURM_STEP_NODELIST": "n[3-4]", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": step} for step in ("0", "1")]
     for step in steps:
-        meet_by_slurm(step)
+        set_rendezvous_from_slurm(step)
     assert [step["MASTER_ADDR"] for step in steps] == ["n3", "n3"]
     assert steps[0]["MASTER_PORT"] != steps[1]["MASTER_PORT"]
     given = {"MASTER_ADDR": "here", "MASTER_PORT": "5"}
-    meet_by_slurm(given)
+    set_rendezvous_from_slurm(given)
     assert given == {"MASTER_ADDR": "here", "MASTER_PORT": "5"}
 
 
@@ -99,13 +99,13 @@ def test_environments_are_shared_in_order() -> None:
 
 def test_ranks_of_a_host_are_numbered_and_share_its_processors() -> None:
     eight, four = frozenset(range(8)), frozenset(range(4))
-    seats = [Seat("a", eight), Seat("a", eight), Seat("b", four), Seat("a", eight)]
-    assert [neighbours(rank, seats) for rank in range(4)] == [(0, 3, 2), (1, 3, 2), (0, 1, 4), (2, 3, 2)]
+    locations = [Location("a", eight), Location("a", eight), Location("b", four), Location("a", eight)]
+    assert [local_ranks(rank, locations) for rank in range(4)] == [(0, 3, 2), (1, 3, 2), (0, 1, 4), (2, 3, 2)]
     # mpirun has bound each to processors of its own.
-    bound = [Seat("a", frozenset({0, 1})), Seat("a", frozenset({2, 3}))]
-    assert [neighbours(rank, bound) for rank in range(2)] == [(0, 2, 2), (1, 2, 2)]
+    bound = [Location("a", frozenset({0, 1})), Location("a", frozenset({2, 3}))]
+    assert [local_ranks(rank, bound) for rank in range(2)] == [(0, 2, 2), (1, 2, 2)]
     # More ranks than processors.
-    assert neighbours(0, [Seat("a", frozenset({0}))] * 3) == (0, 3, 1)
+    assert local_ranks(0, [Location("a", frozenset({0}))] * 3) == (0, 3, 1)
 
 
 def test_threads_of_a_rank_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

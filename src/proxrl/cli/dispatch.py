@@ -13,7 +13,7 @@ from types import ModuleType
 from proxrl import __version__
 from proxrl.cli.parser import HelpFormatter, Parser
 from proxrl.errors import ProxRLError
-from proxrl.world.launcher import is_for_this_rank_to_tell, launched
+from proxrl.world.launcher import launched, should_report
 
 COMMANDS = {
     "train": {
@@ -83,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ProxRLError as error:
-        if is_solo(words) or is_for_this_rank_to_tell(error):
+        if is_solo(words) or should_report(error):
             if debug:
                 traceback.print_exc()
             rank = f"rank {launched().rank}: " if launched().rank else ""

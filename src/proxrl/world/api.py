@@ -1,4 +1,4 @@
-"""Who sums what with whom. Distribution enters the algorithm by these names and by no branch."""
+"""The contract for communication between ranks: the algorithm calls these methods and never branches on the number of ranks."""
 
 import os
 import platform
@@ -9,29 +9,29 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from proxrl.errors import CollectiveError, ProxRLError, one_line
+from proxrl.errors import CollectiveError, ProxRLError, describe
 
 T = TypeVar("T")
 
 
 class World(Protocol):
-    """The ranks that train together. Operations ending in `_` change the tensor in place, to the same value on every rank."""
+    """The ranks that train together. Methods ending in `_` change the tensor in place, to the same value on every rank."""
 
-    kind: str  # as --world calls it
+    kind: str  # the value of --world
     rank: int
-    size: int
-    local_rank: int  # among the ranks on this host
-    local_size: int  # how many there are
-    cores: int  # this rank's share of the processors that it may use
+    size: int  # number of ranks
+    local_rank: int  # index among the ranks on this host
+    local_size: int  # number of ranks on this host
+    cores: int  # processors for this rank: those of its host, divided among the ranks that may use them
 
     def sum_(self, tensor: Tensor) -> None: ...
     def broadcast_(self, tensor: Tensor) -> None: ...  # from rank 0
-    def gather(self, value: Any) -> list[Any]: ...  # every rank's value, in order of rank, on every rank
-    def abort(self, code: int) -> None: ...  # end all ranks, whatever they wait for
+    def gather(self, value: Any) -> list[Any]: ...  # the values of all ranks, in rank order, on every rank
+    def abort(self, code: int) -> None: ...  # end all ranks, even those that are waiting for a message
 
 
 class LostRankError(ProxRLError):
-    """Another rank has gone, so this one can't go on."""
+    """Another rank has ended, so this one can't continue."""
 
     def __init__(self, reason: object) -> None:
         cause = str(reason).splitlines() or [type(reason).__name__]
@@ -39,39 +39,40 @@ class LostRankError(ProxRLError):
 
 
 @contextmanager
-def contact(*losses: type[BaseException]) -> Iterator[None]:
-    """What a library raises when a message can't be exchanged, as one line."""
+def lost_rank_errors(*exceptions: type[BaseException]) -> Iterator[None]:
+    """Turn the exceptions that a library raises for failed messages into a `LostRankError`."""
     try:
         yield
-    except losses as error:
+    except exceptions as error:
         raise LostRankError(error) from error
 
 
-class Seat(NamedTuple):
-    """Where a rank sits: its host, and the processors that its launcher lets it use."""
+class Location(NamedTuple):
+    """The host of a rank, and the processors that its launcher lets it use."""
 
     host: str
     processors: frozenset[int]
 
 
-def own_seat() -> Seat:
-    """Of this process."""
+def this_location() -> Location:
+    """Return the location of this process."""
     if hasattr(os, "sched_getaffinity"):
-        return Seat(platform.node(), frozenset(os.sched_getaffinity(0)))
-    return Seat(platform.node(), frozenset(range(os.cpu_count() or 1)))
+        return Location(platform.node(), frozenset(os.sched_getaffinity(0)))
+    return Location(platform.node(), frozenset(range(os.cpu_count() or 1)))
 
 
-def neighbours(rank: int, seats: list[Seat]) -> tuple[int, int, int]:
-    """This rank's number among those of its host, how many those are, and its share of the processors: those that it was bound to
-    alone, or its part of those that others may use too.
+def local_ranks(rank: int, locations: list[Location]) -> tuple[int, int, int]:
+    """Return a rank's index among the ranks of its host, the number of ranks there, and its share of the processors.
+
+    Processors that several ranks may use are divided among them; those that the launcher bound to one rank are all its own.
     """
-    hosts = [seat.host for seat in seats]
-    share = len(seats[rank].processors) // seats.count(seats[rank])
-    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank]), max(1, share)
+    hosts = [location.host for location in locations]
+    cores = len(locations[rank].processors) // locations.count(locations[rank])
+    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank]), max(1, cores)
 
 
 def on_all_ranks(world: World, make: Callable[[], T], debug: bool = False) -> T:
-    """What `make` gives, once it has succeeded on every rank; otherwise all ranks raise the error of the first that failed."""
+    """Return `make()` if it succeeded on every rank; otherwise all ranks raise the error of the first rank that failed."""
     if world.size == 1:
         return make()
     problem: Exception | None = None
@@ -80,8 +81,8 @@ def on_all_ranks(world: World, make: Callable[[], T], debug: bool = False) -> T:
     except Exception as error:
         problem = error
         if debug and world.rank > 0:
-            traceback.print_exc()  # the others can't show where it came from
-    texts = world.gather(problem and (str(problem) if isinstance(problem, ProxRLError) else one_line(problem)))
+            traceback.print_exc()  # other ranks only receive the text
+    texts = world.gather(problem and describe(problem))
     failed = [rank for rank, text in enumerate(texts) if text is not None]
     if failed:
         where = "" if len(failed) == world.size else f"rank {failed[0]}: "

@@ -1,4 +1,4 @@
-"""Which launcher started this process, and as which of how many ranks: read from the variables that it sets."""
+"""Which launcher started this process, as which rank of how many: read from the environment variables that it sets."""
 
 import os
 import re
@@ -8,23 +8,22 @@ from typing import NamedTuple
 
 from proxrl.errors import CollectiveError, ProxRLError
 
-# Variables of rank and size, and the kind of world that the launcher is for. One launcher may run inside another: torchrun or
-# mpirun in a job of Slurm, which sets its own variables too, so srun comes last.
+# The variables for rank and size, and the kind of world, of each launcher. torchrun or mpirun may run inside a Slurm job, which
+# sets its variables too, so srun comes last.
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "torch"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpi"),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "mpi"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "mpi"),
 }
-# Where ranks that Slurm started meet, if nothing else is said: ports that no service is known for.
+# Ports for the rendezvous of ranks started by Slurm, in a range without well-known services.
 FIRST_PORT, PORTS = 20_000, 10_000
-
-
-SECONDS_TO_TELL = 5.0
+# How long the other ranks wait for rank 0 to report an error.
+REPORT_SECONDS = 5.0
 
 
 class Launch(NamedTuple):
-    """As whom this process was started."""
+    """How this process was started."""
 
     launcher: str
     kind: str
@@ -33,7 +32,7 @@ class Launch(NamedTuple):
 
 
 def launched(variables: Mapping[str, str] = os.environ) -> Launch:
-    """By whom; without a launcher, or as its only rank, as the one rank of a solo world."""
+    """Return how this process was started. Without a launcher, or as its only rank, it is the one rank of a solo world."""
     for launcher, (rank_name, size_name, kind) in LAUNCHERS.items():
         rank, size = variables.get(rank_name, ""), variables.get(size_name, "")
         if rank.isdigit() and size.isdigit() and int(size) > 1:
@@ -43,20 +42,21 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launch:
     return Launch("", "solo", 0, 1)
 
 
-def is_for_this_rank_to_tell(error: ProxRLError) -> bool:
-    """Ranks that a launcher started together read the same words and mostly find the same wrong: the first tells it.
+def should_report(error: ProxRLError) -> bool:
+    """Return whether this rank should print the error.
 
-    The others give it time to, since launchers end all ranks as soon as one has ended. What is left then is an error of this
-    rank's own, such as a package that only its host lacks (or srun, which ends nobody).
+    Ranks of one launcher have the same arguments and mostly fail alike, so rank 0 reports it. The others wait for that, since
+    launchers end all ranks as soon as one has ended. A rank that is still running after the wait has an error that only it
+    raised, such as a package missing on its host (or was started by srun, which ends no other rank).
     """
     if launched().rank == 0:
         return True
-    time.sleep(SECONDS_TO_TELL)
+    time.sleep(REPORT_SECONDS)
     return not isinstance(error, CollectiveError)
 
 
-def meet_by_slurm(variables: MutableMapping[str, str]) -> None:
-    """Set where torch's ranks meet, as torchrun would: on the first host of the step, at a port that follows from the job."""
+def set_rendezvous_from_slurm(variables: MutableMapping[str, str]) -> None:
+    """Set the address of torch's rendezvous, as torchrun would: the first host of the step, a port derived from the job id."""
     hosts = variables.get("SLURM_STEP_NODELIST", variables.get("SLURM_NODELIST", "localhost"))
     variables.setdefault("MASTER_ADDR", first_host(hosts))
     step = int(variables.get("SLURM_JOB_ID", "0")) * 16 + int(variables.get("SLURM_STEP_ID", "0"))
@@ -64,6 +64,6 @@ def meet_by_slurm(variables: MutableMapping[str, str]) -> None:
 
 
 def first_host(hosts: str) -> str:
-    """Of a list as Slurm writes it: `node[07-09,12],other` begins with node07."""
+    """Return the first host of a Slurm host list: `node07` for `node[07-09,12],other`."""
     match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?", hosts)
     return hosts if match is None else match[1] + (match[2] or "")

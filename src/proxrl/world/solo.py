@@ -1,10 +1,10 @@
-"""A world of one rank: every operation is already done."""
+"""A world of one rank, in which every operation is a no-op."""
 
 from typing import Any
 
 from torch import Tensor
 
-from proxrl.world.api import own_seat
+from proxrl.world.api import this_location
 
 
 class Solo:
@@ -13,7 +13,7 @@ class Solo:
     size = local_size = 1
 
     def __init__(self) -> None:
-        self.cores = len(own_seat().processors)
+        self.cores = len(this_location().processors)
 
     def sum_(self, tensor: Tensor) -> None: ...
     def broadcast_(self, tensor: Tensor) -> None: ...

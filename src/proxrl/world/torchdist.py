@@ -1,4 +1,4 @@
-"""Ranks that torch.distributed connects: started by torchrun, or by srun with `--world torch`."""
+"""Ranks that communicate by torch.distributed: started by torchrun, or by srun with `--world torch`."""
 
 import atexit
 import os
@@ -12,16 +12,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from proxrl.errors import ProxRLError
-from proxrl.world.api import contact, neighbours, own_seat
+from proxrl.world.api import local_ranks, lost_rank_errors, this_location
 
-# What gloo, NCCL and the store behind them raise.
-LOSSES = (RuntimeError, ValueError)
+# What gloo, NCCL and their key-value store raise when a connection fails.
+CONNECTION_ERRORS = (RuntimeError, ValueError)
 PORT_KEY = "proxrl/port"
-SECONDS_TO_MEET = 300.0
+RENDEZVOUS_SECONDS = 300.0
 
 
 class TorchWorld:
-    """The process group of this program: its own, or the one that the program around it has opened."""
+    """All ranks of the default process group, which is created here unless the surrounding program already has."""
 
     kind = "torch"
 
@@ -29,43 +29,43 @@ class TorchWorld:
         if not dist.is_available():
             raise ProxRLError("this torch was built without torch.distributed; use --world mpi, started by mpirun")
         if not dist.is_initialized():
-            with contact(*LOSSES):
-                store = meeting_place(rank, size)
+            with lost_rank_errors(*CONNECTION_ERRORS):
+                store = rendezvous_store(rank, size)
                 dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", store=store, rank=rank, world_size=size)
-            atexit.register(_leave)
+            atexit.register(_destroy_process_group)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.local_rank, self.local_size, self.cores = neighbours(self.rank, self.gather(own_seat()))
+        self.local_rank, self.local_size, self.cores = local_ranks(self.rank, self.gather(this_location()))
 
     def sum_(self, tensor: Tensor) -> None:
-        with contact(*LOSSES):
+        with lost_rank_errors(*CONNECTION_ERRORS):
             dist.all_reduce(tensor)
 
     def broadcast_(self, tensor: Tensor) -> None:
-        whole = tensor.detach().contiguous()  # with the channels last it is not
-        with contact(*LOSSES):
+        whole = tensor.detach().contiguous()  # channels-last tensors are not
+        with lost_rank_errors(*CONNECTION_ERRORS):
             dist.broadcast(whole, src=0)
         with torch.no_grad():
             tensor.copy_(whole)
 
     def gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.size
-        with contact(*LOSSES):
+        with lost_rank_errors(*CONNECTION_ERRORS):
             dist.all_gather_object(values, value)
         return values
 
     def abort(self, code: int) -> None:
-        """The others find their connections closed, and torchrun ends or restarts them all."""
+        """End this process: the other ranks find their connections closed, and torchrun ends or restarts all of them."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
-def meeting_place(rank: int, size: int) -> Any:
-    """A store that the ranks have to themselves.
+def rendezvous_store(rank: int, size: int) -> Any:
+    """Return a key-value store that only the ranks of this start use.
 
-    torchrun keeps its own when it restarts ranks, and in it what those before them wrote: the new ones would look for each other
-    where the old ones were. So the first rank opens another one and leaves its port there. Where the others find a port that
-    nobody listens to, it is an old one; all old ranks have ended before new ones begin.
+    When torchrun restarts ranks it keeps its own store, with the addresses that the previous ranks wrote there, and the new ranks
+    would try to connect to those. So rank 0 opens another store and publishes its port in torchrun's. A port that nobody listens
+    to was published before the restart (all old ranks have ended before new ones start), so the other ranks try again.
     """
     from torch.distributed.rendezvous import rendezvous
 
@@ -74,20 +74,20 @@ def meeting_place(rank: int, size: int) -> Any:
         return shared
     host, open_store = os.environ["MASTER_ADDR"], dist.TCPStore  # type: ignore[attr-defined]  # not in its __all__
     if rank == 0:
-        own = open_store(host, 0, size, is_master=True, wait_for_workers=False)
-        shared.set(PORT_KEY, str(own.port))
-        return own
-    deadline = time.monotonic() + SECONDS_TO_MEET
+        store = open_store(host, 0, size, is_master=True, wait_for_workers=False)
+        shared.set(PORT_KEY, str(store.port))
+        return store
+    deadline = time.monotonic() + RENDEZVOUS_SECONDS
     while True:
         try:
             port = int(shared.get(PORT_KEY))
             return open_store(host, port, size, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2))
-        except LOSSES:
+        except CONNECTION_ERRORS:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
 
 
-def _leave() -> None:
+def _destroy_process_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
