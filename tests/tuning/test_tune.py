@@ -20,7 +20,7 @@ from proxrl.envs.registry import FAMILIES, Family
 from proxrl.errors import ProxRLError
 from proxrl.runs.folder import RunFolder
 from proxrl.tuning.space import draw, load_space, read_space, starting_point
-from proxrl.tuning.study import PARTS, PRUNE_AFTER, PRUNE_FROM, Study, StudyFolder
+from proxrl.tuning.study import PRUNE_AFTER, PRUNE_FROM, REPORTS_PER_RUN, Study, StudyFolder
 
 optuna = pytest.importorskip("optuna")
 SMALL = ("--num-envs", "2", "--rollout-steps", "20", "--num-minibatches", "2", "--epochs", "2", "--hidden-sizes", "8")
@@ -196,14 +196,14 @@ def test_trials_below_the_median_are_given_up_but_not_at_once(tmp_path: Path) ->
         study = open_study(folder, Config())
         for number in range(PRUNE_AFTER):
             trial, _ = study.begin()
-            assert not any(study.report(trial, part, 10.0 * number) for part in (1, PRUNE_FROM, PARTS - 1))
+            assert not any(study.report(trial, part, 10.0 * number) for part in (1, PRUNE_FROM, REPORTS_PER_RUN - 1))
             study.complete(trial, 10.0 * number)
         poor, _ = study.begin()
         answers = [study.report(poor, part, 1.0) for part in range(1, PRUNE_FROM + 1)]
         assert answers == [False] * (PRUNE_FROM - 1) + [True]
-        study.give_up(poor, "given up")
+        study.give_up(poor, "pruned")
         good, _ = study.begin()
-        assert not any(study.report(good, part, 30.0) for part in (PRUNE_FROM, PARTS - 1))
+        assert not any(study.report(good, part, 30.0) for part in (PRUNE_FROM, REPORTS_PER_RUN - 1))
         assert states(folder.path) == ["COMPLETE"] * PRUNE_AFTER + ["PRUNED", "RUNNING"]
 
 
@@ -346,7 +346,7 @@ def test_poor_trials_are_stopped_and_divergence_does_not_end_the_study(tmp_path:
     notes = {trial.user_attrs["note"]: trial for trial in trials if trial.state.name == "PRUNED"}
     assert all(trial.params["learning_rate"] == 1e30 for note, trial in notes.items() if note == "diverged")
     assert "diverged" in notes
-    pruned = [trial for note, trial in notes.items() if note.startswith("given up at")]
+    pruned = [trial for note, trial in notes.items() if note.startswith("pruned at")]
     assert pruned
     assert any(trial.params["learning_rate"] == 1e-7 for trial in pruned)
     for trial in pruned:
@@ -411,7 +411,7 @@ def test_a_terminated_study_saves_its_trials_and_a_killed_worker_does_not_end_it
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, err
     assert "its worker died (killed by signal 9" in out
-    assert "Stopped after 0 of 2 trials; the same command goes on." in out
+    assert "Stopped after 0 of 2 trials; the same command resumes." in out
     wait_for(lambda: not any(map(is_alive, workers)), 10)  # multiprocessing has one of its own, which ends a little later
     assert {trial.user_attrs["index"] for trial in trials_of(study) if trial.state.name == "WAITING"} == {0, 1}
     assert "RUNNING" not in states(study)

@@ -1,10 +1,10 @@
-"""Where the numbers of a run go. The training loop holds a list of loggers and one display, and knows nothing else of them."""
+"""Where the numbers of a run go: to a list of loggers and one display. Training knows no more about them than is written here."""
 
 from typing import Protocol
 
 
 class Logger(Protocol):
-    """A record of metrics by step. One that has `log_video(step, path)` too gets the mp4 files of --capture-video."""
+    """Records metrics by step. A logger with a method `log_video(step, path)` also gets the mp4 files of --capture-video."""
 
     def log(self, step: int, metrics: dict[str, float]) -> None: ...
 
@@ -12,24 +12,24 @@ class Logger(Protocol):
 
 
 class Display(Protocol):
-    """What a person watches."""
+    """Shows a person the progress of a run."""
 
     @property
     def steps_per_second(self) -> float:
-        """Of this session: steps from before a resume do not count."""
+        """The rate of this session. Steps from before a resume do not count."""
         ...
 
     def start(self, text: str) -> None:
-        """Opening lines; the clock of this session starts here."""
+        """Print the opening lines, and start the clock of this session."""
 
     def update(self, step: int, mean_return: float | None = None, best_return: float | None = None) -> None:
-        """Report progress; cheap enough to call every iteration, or more often."""
+        """Report progress. Cheap enough to call in every iteration, or more often."""
 
     def message(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
 
     def finish(self, text: str) -> None:
-        """The last numbers and closing lines."""
+        """Show the last numbers and print the closing lines."""
 
     def close(self) -> None:
-        """Give the terminal back, whatever happened; after `finish` there is nothing left to do."""
+        """Give the terminal back after whatever happened; does nothing after `finish`."""

@@ -1,35 +1,56 @@
-"""A bar for what takes a while, on a terminal; nothing in a pipe or a log file."""
+"""Progress bars that disappear when they are done. In a pipe or a log file there is no bar."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO
+
+from proxrl.log.terminal import TerminalOutput
+
+
+class TransientBar:
+    """A text, a bar, a second text and the time elapsed, as a context manager."""
+
+    def __init__(self, stream: TextIO) -> None:
+        # A thread redraws it, so that the time goes on while a single step takes long.
+        self.output = TerminalOutput(stream, transient=True, auto_refresh=True)
+        self._bars: Any = None
+
+    def __enter__(self) -> "TransientBar":
+        if self.output.redraws:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            # Without markup, since a path may contain brackets.
+            before, after = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[after]}"))
+            columns = before, BarColumn(), after, TimeElapsedColumn()
+            self._bars = Progress(*columns, auto_refresh=False)
+            self._task = self._bars.add_task("", total=None, after="")
+            self.output.draw(self._bars)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.output.close()
+
+    def update(self, before: str, completed: float | None, total: float | None, after: str = "") -> None:
+        """Set the texts before and after the bar, and how much of it is filled; a total of None is unknown."""
+        if self._bars is not None:
+            self._bars.update(self._task, description=before, completed=completed, total=total, after=after)
 
 
 @contextmanager
 def episodes_bar(title: str, episodes: int) -> Iterator[Callable[[int, int], None]]:
-    """A function to call after every step, with the episodes that it finished and the steps that count."""
-    if not sys.stderr.isatty():
-        yield lambda episodes, steps: None  # noqa: ARG005 - the signature of who watches
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    """Show a bar on stderr, and yield a function to call after every step with the episodes that it finished and the number of
+    its valid steps.
+    """
+    finished_so_far, steps_so_far = 0, 0
 
-    # Beside the output, which may be piped; gone at the end, when the result is there to see.
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} episodes  {task.fields[steps]:,} steps"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    taken = 0
-    with bar:
-        task = bar.add_task(title, total=episodes, steps=0)
+    def watch(finished: int, steps: int) -> None:
+        nonlocal finished_so_far, steps_so_far
+        finished_so_far, steps_so_far = finished_so_far + finished, steps_so_far + steps
+        counts = f"{finished_so_far}/{episodes} episodes  {steps_so_far:,} steps"
+        bar.update(title, finished_so_far, episodes, counts)
 
-        def watch(finished: int, steps: int) -> None:
-            nonlocal taken
-            taken += steps
-            bar.update(task, advance=finished, steps=taken)
-
+    # On stderr, since the output of a command may be piped.
+    with TransientBar(sys.stderr) as bar:
+        watch(0, 0)
         yield watch

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object per line, the record that everything else is drawn from."""
+"""`metrics.jsonl`: one JSON object per line, from which plots and reports are made."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from proxrl.common.files import one_line_errors, replacing
 
 
 class JsonlLogger:
-    """Appends lines. After a resume at `resume_step`, lines beyond it go first; None means a run from the beginning."""
+    """Appends lines. A run resumed at `resume_step` first deletes the lines of later steps; None deletes all lines."""
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class JsonlLogger:
                 with replacing(path) as temporary:
                     temporary.write_bytes(b"".join(kept))
             self._file = open(path, "ab")
-        # The clock goes on where the kept lines end, so that time is time spent on this run.
+        # The clock continues from the last line, so that `time` is the time spent on this run.
         earlier = float(json.loads(kept[-1]).get("time", 0.0)) if kept else 0.0
         self._started = time.perf_counter() - earlier
 
@@ -29,17 +29,18 @@ class JsonlLogger:
         seconds = round(time.perf_counter() - self._started, 3)
         line = {"step": step, "time": seconds, **{name: _finite(value) for name, value in metrics.items()}}
         with one_line_errors("write", self._path):
-            # Flushed, so that readers see it and a kill loses nothing; a sync against power cuts would cost too much per line.
+            # Flushed, so that readers see the line and a killed process loses nothing. Syncing each line to disk, which would
+            # survive a power cut, costs too much.
             self._file.write(json.dumps(line).encode() + b"\n")
             self._file.flush()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # `log` has already told of a line that could not be written
+        with contextlib.suppress(OSError):  # `log` has already raised for a line that could not be written
             self._file.close()
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """Return None for NaN and infinity, which JSON does not have."""
     number = float(value)
     return number if math.isfinite(number) else None
 
@@ -51,7 +52,7 @@ def _lines_up_to(path: Path, resume_step: int | None) -> list[bytes]:
 
 
 def _step_of(line: bytes) -> float:
-    """Infinity for a line that a kill cut short, so that it lies beyond any step."""
+    """Return the step of a line, or infinity if the line is incomplete because the process was killed."""
     try:
         entry: dict[str, Any] = json.loads(line)
         return float(entry["step"]) if line.endswith(b"\n") else math.inf

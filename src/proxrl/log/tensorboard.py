@@ -1,7 +1,7 @@
-"""TensorBoard events, written with TensorBoard's own record format and messages.
+"""TensorBoard events, written with TensorBoard's own record writer and messages.
 
-Its EventFileWriter is not used: it adds a thread, which prints a traceback when the disk is full and does not survive a fork,
-and it imports all of TensorFlow where that is installed.
+TensorBoard's EventFileWriter is not used. It starts a thread, which prints a traceback when the disk is full and does not survive
+a fork, and it imports all of TensorFlow where that is installed.
 """
 
 import contextlib
@@ -13,25 +13,28 @@ from pathlib import Path
 from proxrl.common.files import one_line_errors
 from proxrl.errors import ProxRLError
 
-# The checksum of a record takes the most time; a batch of them costs a third of as many spread over the training loop.
+# Most of the time goes into a record's checksum. Writing records in batches takes a third of the time of writing each at once.
 WRITE_SECONDS = 2.0
 
 
 class TensorBoardLogger:
-    """One event with all scalars per call. After a resume, TensorBoard hides the points beyond `resume_step`; None hides all."""
+    """Writes one event with all scalars per call.
+
+    After a resume at `resume_step`, TensorBoard hides the points of earlier sessions beyond it; None hides all of them.
+    """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
-        # Imported here, because only those who log to TensorBoard should wait for it.
+        # Imported here, so that only runs that log to TensorBoard wait for it.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._folder, self._event = folder, Event
-        # TensorBoard reads files in the order of their names; the fraction sorts sessions that begin within one second.
+        # TensorBoard reads files in the order of their names; the fraction sorts sessions that start within one second.
         path = folder / f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
         with one_line_errors("write TensorBoard events to", folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._writer = RecordWriter(open(path, "xb"))
-        # A session start makes TensorBoard forget points at or after its step.
+        # A session start makes TensorBoard discard the points at or after its step.
         first_step = 0 if resume_step is None else resume_step + 1
         opening = (
             Event(wall_time=time.time(), file_version="brain.Event:2"),
@@ -49,7 +52,7 @@ class TensorBoardLogger:
             self._write()
 
     def log_video(self, step: int, path: Path) -> None:
-        """As an image that moves: TensorBoard has no videos, but shows GIFs."""
+        """Log the video as a GIF, since TensorBoard shows images but not videos."""
         from proxrl.common.video import preview
 
         gif, width, height = preview(path)
@@ -59,7 +62,7 @@ class TensorBoardLogger:
         self._pending.append(event.SerializeToString())
 
     def close(self) -> None:
-        """Never an error: a run that ends should say why it ended, and the numbers are in metrics.jsonl too."""
+        """Write what is pending. Errors are ignored: they would hide why the run ended, and metrics.jsonl has the numbers too."""
         with contextlib.suppress(ProxRLError):
             self._write()
         with contextlib.suppress(OSError):

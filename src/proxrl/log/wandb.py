@@ -1,4 +1,4 @@
-"""Weights & Biases. A resumed run continues the same run there; the account and the mode are wandb's own settings."""
+"""Metrics for Weights & Biases. A resumed run continues the same wandb run; account and mode are configured in wandb itself."""
 
 import secrets
 from pathlib import Path
@@ -11,23 +11,24 @@ ID_NAME = "wandb_id"
 
 
 class WandbLogger:
-    """Sends metrics to wandb, or with WANDB_MODE=offline to the run folder for `wandb sync`."""
+    """Sends metrics to wandb, or, with WANDB_MODE=offline, writes them to the run folder for `wandb sync`."""
 
     def __init__(self, folder: Path, config: dict[str, Any], name: str, project: str = "proxrl", quiet: bool = False) -> None:
         try:
             import wandb
         except ImportError:
             raise ProxRLError("logging to Weights & Biases needs its package: pip install 'proxrl[wandb]'") from None
-        settings = wandb.Settings(silent=quiet, quiet=quiet, console="off")  # the live display owns the terminal
-        identity = _identity(folder)
+        settings = wandb.Settings(silent=quiet, quiet=quiet, console="off")  # the terminal belongs to the live display
+        run_id = _run_id(folder)
         try:
             self._run = wandb.init(
-                project=project, name=name, id=identity, resume="allow", dir=folder, config=config, settings=settings
+                project=project, name=name, id=run_id, resume="allow", dir=folder, config=config, settings=settings
             )
-        except Exception as error:  # wandb raises its own, requests', and others'
+        except Exception as error:  # of wandb, requests, and others
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ProxRLError(f"wandb can't start: {reason}; 'wandb login' or WANDB_MODE=offline may help") from error
-        # wandb's own step may only rise, which would swallow what a resumed run repeats; so the step is a metric of its own.
+        # The step is logged as a metric, because wandb's own step may only increase, and wandb would drop the steps that a
+        # resumed run repeats.
         self._run.define_metric("global_step")
         self._run.define_metric("*", step_metric="global_step")
 
@@ -43,13 +44,13 @@ class WandbLogger:
         self._run.finish()
 
 
-def _identity(folder: Path) -> str:
-    """The id of this run at wandb, made once and kept in the run folder."""
+def _run_id(folder: Path) -> str:
+    """Return the wandb id of this run, which is stored in the run folder."""
     path = folder / ID_NAME
     with one_line_errors("write", path):
-        if path.exists() and (identity := path.read_text().strip()):
-            return identity
-        identity = secrets.token_hex(4)
+        if path.exists() and (run_id := path.read_text().strip()):
+            return run_id
+        run_id = secrets.token_hex(4)
         with replacing(path) as temporary:
-            temporary.write_text(identity + "\n")
-    return identity
+            temporary.write_text(run_id + "\n")
+    return run_id

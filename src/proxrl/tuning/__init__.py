@@ -1,1 +1,1 @@
-"""Better settings by trial: `proxrl tune`."""
+"""Hyperparameter search: `proxrl tune`."""

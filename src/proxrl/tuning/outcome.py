@@ -1,4 +1,4 @@
-"""What comes out of a study: the best settings as a preset file, and a table of the best trials."""
+"""The results of a study: the best settings as a preset file, and a table of the best trials."""
 
 import dataclasses
 from pathlib import Path
@@ -14,15 +14,15 @@ from proxrl.tuning.study import INDEX, Study
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-COLUMNS = 3  # of the table
+TRIALS_IN_TABLE = 3
 
 
 def settings_of(study: Study, trial: "FrozenTrial") -> dict[str, Any]:
-    return as_settings({name: study.space[name].value_of(drawn) for name, drawn in trial.params.items()}, study.base)
+    return as_settings({name: study.space[name].value_of(sample) for name, sample in trial.params.items()}, study.base)
 
 
 def write_preset(path: Path, study: Study, start: Resolved, fixed: dict[str, Any], measure: str) -> None:
-    """The best trial's settings with all that they stand on, so that the file alone repeats it."""
+    """Write the best trial's settings and all others that are not defaults, so that the file alone repeats the trial."""
     best = study.ranked()[0]
     tuned = settings_of(study, best)
     trial = f"study {study.folder.name}, trial {best.user_attrs[INDEX]}"
@@ -45,14 +45,14 @@ def write_preset(path: Path, study: Study, start: Resolved, fixed: dict[str, Any
 
 
 def table(study: Study) -> str:
-    """The best trials side by side, and how much of the score hangs on each setting."""
-    best = study.ranked()[:COLUMNS]
-    weights = study.importances()
-    rows = [["", *(f"trial {trial.user_attrs[INDEX]}" for trial in best), "weight" if weights else ""]]
+    """Return the best trials side by side, with the importance of each setting."""
+    best = study.ranked()[:TRIALS_IN_TABLE]
+    importances = study.importances()
+    rows = [["", *(f"trial {trial.user_attrs[INDEX]}" for trial in best), "importance" if importances else ""]]
     rows.append(["score", *(f"{trial.values[0]:.4g}" for trial in best), ""])
-    for name, dimension in sorted(study.space.items(), key=lambda item: -weights.get(item[0], 0.0)):
+    for name, dimension in sorted(study.space.items(), key=lambda item: -importances.get(item[0], 0.0)):
         cells = [_short(dimension.value_of(trial.params[name])) for trial in best]
-        rows.append([name, *cells, f"{weights[name]:.0%}" if name in weights else ""])
+        rows.append([name, *cells, f"{importances[name]:.0%}" if name in importances else ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 

@@ -1,4 +1,4 @@
-"""The worker processes of a study, from the side of the process that has it."""
+"""The worker processes of a study, as the study's process sees them."""
 
 import contextlib
 import multiprocessing
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from proxrl.envs.workers import signals_ignored
-from proxrl.tuning.worker import STOP_SECONDS, Lost, Message, Task, work
+from proxrl.tuning.worker import STOP_SECONDS, Lost, Message, TrialTask, work
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -21,28 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass
 class Running:
-    """A trial in the hands of a worker."""
+    """A trial that a worker is training."""
 
     trial: "Trial"
     index: int
-    part: int = 0
-    value: float | None = None
+    reports: int = 0
+    value: float | None = None  # of the last report
 
 
 @dataclass
 class Worker:
+    """A worker process, and the trial that it is training, if any."""
+
     process: Any  # each start method has a process class of its own
-    pipe: Connection
-    life: Connection
+    pipe: Connection  # tasks and messages
+    control: Connection  # asks the worker to end
     running: Running | None = None
 
 
 class Pool:
-    """Workers are started as there is work, kept for the next trial, and replaced when they die."""
+    """Starts workers when there is work, reuses them for later trials, and replaces those that die."""
 
     def __init__(self, size: int, logs: Path) -> None:
         self._size, self._logs = size, logs
-        # Alone, a worker uses what measured best; several share the cores.
+        # A single worker chooses its number of threads itself; several workers share the cores.
         self._threads = None if size == 1 else max(1, (os.cpu_count() or 1) // size)
         self._workers: list[Worker] = []
 
@@ -54,32 +56,33 @@ class Pool:
     def has_room(self) -> bool:
         return len(self.running) < self._size
 
-    def give(self, running: Running, task: Task) -> None:
+    def submit(self, running: Running, task: TrialTask) -> None:
+        """Send a trial to an idle worker, or to a new one."""
         idle = [worker for worker in self._workers if worker.running is None]
         worker = idle[0] if idle else self._start()
         worker.running = running
-        with contextlib.suppress(OSError):  # it has died meanwhile, which `messages` will find
+        with contextlib.suppress(OSError):  # the worker has died, which `messages` will find
             worker.pipe.send_bytes(cloudpickle.dumps(task))
 
     def messages(self, seconds: float) -> Iterator[tuple[Worker, Running, Message]]:
-        """What the workers have to say, within so many seconds."""
+        """Yield the messages of the workers, waiting at most this long for the first."""
         busy = {worker.pipe: worker for worker in self._workers if worker.running is not None}
         for pipe in wait(list(busy), seconds):
-            worker = busy[pipe]  # type: ignore[index]  # wait gives back what it was given
+            worker = busy[pipe]  # type: ignore[index]  # wait returns the objects that it was given
             running = worker.running
             assert running is not None
             try:
                 message = worker.pipe.recv()
             except (EOFError, OSError):
-                message = Lost(self._bury(worker))
+                message = Lost(self._remove(worker))
             yield worker, running, message
 
     def close(self) -> None:
-        """Ask all to save and end, and end those that do not; an interruption of this ends all at once."""
+        """Ask all workers to save and end, and kill those that do not end in time. If interrupted, kill all at once."""
         try:
             for worker in self._workers:
                 with contextlib.suppress(OSError):
-                    worker.life.send(None)
+                    worker.control.send(None)
                 worker.pipe.close()
             deadline = time.monotonic() + STOP_SECONDS
             for worker in self._workers:
@@ -91,26 +94,27 @@ class Pool:
             self._workers.clear()
 
     def _start(self) -> Worker:
-        # 'spawn', as for the workers of environments. Not as a daemon, which could not have such workers of its own.
+        # 'spawn', as for environment workers. Not as a daemon: daemons can't start environment workers of their own.
         context = multiprocessing.get_context("spawn")
-        pipe, theirs = context.Pipe()
-        their_life, life = context.Pipe(duplex=False)
+        pipe, worker_pipe = context.Pipe()
+        worker_control, control = context.Pipe(duplex=False)
         log = self._logs / f"worker-{len(self._workers)}.log"
-        process = context.Process(target=work, args=(theirs, their_life, self._threads, log), name=log.stem)
+        process = context.Process(target=work, args=(worker_pipe, worker_control, self._threads, log), name=log.stem)
         with signals_ignored():
             process.start()
-        theirs.close()  # so that the pipe ends when the worker does
-        their_life.close()
-        worker = Worker(process, pipe, life)
+        worker_pipe.close()  # so that the pipe is closed when the worker ends
+        worker_control.close()
+        worker = Worker(process, pipe, control)
         self._workers.append(worker)
         return worker
 
-    def _bury(self, worker: Worker) -> str:
+    def _remove(self, worker: Worker) -> str:
+        """Remove a worker that has died, and return how it died."""
         worker.process.join(1.0)
         worker.process.kill()
         worker.process.join()
         worker.pipe.close()
-        worker.life.close()
+        worker.control.close()
         self._workers.remove(worker)
         code = worker.process.exitcode
         return f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,10 +1,10 @@
-"""What tuning varies: the table [search] of a preset, with one entry for each setting.
+"""The search space of tuning: the table [search] of a preset, with one entry for each setting that is varied.
 
-learning_rate = { low = 1e-5, high = 1e-2, scale = "log", source = "..." }      a number between two others
-gamma = { low = 0.9, high = 0.9999, scale = "complement", source = "..." }      1 - gamma is drawn on a log scale
+learning_rate = { low = 1e-5, high = 1e-2, scale = "log", source = "..." }      a number between low and high
+gamma = { low = 0.9, high = 0.9999, scale = "complement", source = "..." }      1 - gamma is sampled on a log scale
 epochs = { choices = [4, 10, 20], source = "..." }                              one of several
 
-`minibatch_size` stands for the `num_minibatches` that give it, because a size suits any batch and a number does not.
+`minibatch_size` is converted to `num_minibatches`: a good size is the same for every batch size, a good number is not.
 """
 
 import math
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 MINIBATCH_SIZE = "minibatch_size"
 SCALES = ("linear", "log", "complement")
-# They say what a trial is, or where it computes, so they can't differ between the trials of a study.
+# These define what a trial is, or where it runs, so they can't differ between the trials of a study.
 NOT_SEARCHED = frozenset({"env", "env_kwargs", "name", "seed", "total_steps", "world", "device", "device_ids", "threads"})
 
 
 @dataclass(frozen=True)
 class Range:
+    """A number between two others, sampled on a linear or log scale, or so that 1 - value is on a log scale (complement)."""
+
     low: float
     high: float
     scale: str
-    whole: bool  # numbers only
+    whole: bool  # only whole numbers
 
     def suggest(self, trial: "Trial", name: str) -> float:
         if self.whole:
@@ -42,14 +44,15 @@ class Range:
             return 1 - trial.suggest_float(name, 1 - self.high, 1 - self.low, log=True)
         return trial.suggest_float(name, self.low, self.high, log=self.scale == "log")
 
-    def drawn(self, value: Any) -> float | None:
-        """What the study holds where a trial has this value; None for one out of range."""
+    def sample_of(self, value: Any) -> float | None:
+        """Return how Optuna stores this value; None if it is out of range."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not self.low <= value <= self.high:
             return None
         return 1 - value if self.scale == "complement" else value
 
-    def value_of(self, drawn: Any) -> Any:
-        return 1 - drawn if self.scale == "complement" else drawn
+    def value_of(self, sample: Any) -> Any:
+        """Return the setting for what Optuna stores."""
+        return 1 - sample if self.scale == "complement" else sample
 
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g} ({self.scale})"
@@ -57,16 +60,18 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
+    """One of several values."""
+
     values: tuple[Any, ...]
 
     def suggest(self, trial: "Trial", name: str) -> Any:
         return self.value_of(trial.suggest_categorical(name, [label(value) for value in self.values]))
 
-    def drawn(self, value: Any) -> Any:
+    def sample_of(self, value: Any) -> Any:
         return label(value) if value in self.values else None
 
-    def value_of(self, drawn: Any) -> Any:
-        return next(value for value in self.values if label(value) == drawn)
+    def value_of(self, sample: Any) -> Any:
+        return next(value for value in self.values if label(value) == sample)
 
     def __str__(self) -> str:
         return "one of " + ", ".join(str(label(value)) for value in self.values)
@@ -77,36 +82,39 @@ Space: TypeAlias = dict[str, Dimension]
 
 
 def label(value: Any) -> Any:
-    """A choice as a study can hold it: it knows no lists."""
+    """Return a choice as Optuna can store it, which takes no lists."""
     return value if isinstance(value, bool | int | float | str) else toml_value(value).strip('"')
 
 
 def load_space(preset: str, family_preset: str, file: Path | None, fixed: Iterable[str]) -> Space:
-    """What the preset varies, or else that of the family, with the entries of a file in their place, without what is fixed."""
+    """Return the search space of a preset, or else of the family's preset.
+
+    The entries of `file` replace those of the preset, and settings in `fixed` are left out.
+    """
     space = read_space(read_preset(preset), f"the preset {preset}") or read_space(read_preset(family_preset), family_preset)
     if file is not None:
-        own = read_space(read_toml(file), str(file))
-        if not own:
+        from_file = read_space(read_toml(file), str(file))
+        if not from_file:
             raise ProxRLError(f"{file} has no table [search]; docs/tune.md shows one")
-        # Two names for one thing: the file's word counts.
+        # Both names set the same thing, so the file's entry replaces the preset's under either name.
         for name, other in ((MINIBATCH_SIZE, "num_minibatches"), ("num_minibatches", MINIBATCH_SIZE)):
-            if name in own and other not in own:
+            if name in from_file and other not in from_file:
                 space.pop(other, None)
-        space |= own
+        space |= from_file
     for name in fixed:
         space.pop(MINIBATCH_SIZE if name == "num_minibatches" else name, None)
         space.pop(name, None)
     if not space:
-        raise ProxRLError("nothing is left to vary, since every setting of the search is fixed; leave out some of the flags")
+        raise ProxRLError("nothing is left to vary: every setting of the search space is fixed; leave out some of the flags")
     if MINIBATCH_SIZE in space and "num_minibatches" in space:
-        raise ProxRLError("minibatch_size and num_minibatches say the same; search one of them")
+        raise ProxRLError("minibatch_size and num_minibatches set the same thing; search only one of them")
     return space
 
 
 def read_space(document: dict[str, Any], where: str) -> Space:
     table = document.get("search", {})
     if not isinstance(table, dict):
-        raise ProxRLError(f"{where} must give what is varied in a table [search]")
+        raise ProxRLError(f"the search space in {where} must be a table [search]")
     return {name: read_dimension(name, entry, where) for name, entry in table.items()}
 
 
@@ -139,7 +147,7 @@ def read_dimension(name: str, entry: Any, where: str) -> Dimension:
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
-    """A value in range by itself; whether it goes with the others only a trial can tell."""
+    """Return the value if it is valid by itself. Whether it is valid together with others is checked in each trial."""
     if name == MINIBATCH_SIZE:
         if not isinstance(value, int) or isinstance(value, bool) or value < 2:
             raise ProxRLError(f"{where}: {name} is {value!r}, but must be a whole number of at least 2")
@@ -153,21 +161,22 @@ def _checked(name: str, value: Any, where: str) -> Any:
 
 
 def draw(space: Space, trial: "Trial", base: Config) -> dict[str, Any]:
-    """The settings of a trial."""
+    """Sample the settings of a trial."""
     return as_settings({name: dimension.suggest(trial, name) for name, dimension in space.items()}, base)
 
 
 def as_settings(values: dict[str, Any], base: Config) -> dict[str, Any]:
+    """Return fields of `Config`: `minibatch_size` becomes `num_minibatches`."""
     settings = dict(values)
     size = settings.pop(MINIBATCH_SIZE, None)
     if size is not None:
         batch = base.replace(**settings).batch_size
-        # The nearest that divides the batch and gives no smaller minibatches.
+        # The largest number that divides the batch and gives minibatches of at least this size.
         settings["num_minibatches"] = max(count for count in range(1, max(1, batch // size) + 1) if batch % count == 0)
     return settings
 
 
 def starting_point(space: Space, base: Config) -> dict[str, Any]:
-    """The preset's own values, as a study holds them; what lies outside the space is left to be drawn."""
-    drawn = {name: dimension.drawn(getattr(base, name)) for name, dimension in space.items()}
-    return {name: value for name, value in drawn.items() if value is not None}
+    """Return the preset's values as Optuna stores them, without those outside the search space."""
+    samples = {name: dimension.sample_of(getattr(base, name)) for name, dimension in space.items()}
+    return {name: sample for name, sample in samples.items() if sample is not None}

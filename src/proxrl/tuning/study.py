@@ -1,4 +1,4 @@
-"""The trials of a study, kept by Optuna in SQLite. One process at a time reads and writes them: the one that has the lock."""
+"""The trials of a study, stored by Optuna in SQLite. Only the process that holds the lock reads and writes them."""
 
 import contextlib
 import shutil
@@ -17,25 +17,26 @@ from proxrl.tuning.space import Space, draw, starting_point
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
-# A trial is judged so many times per seed, whatever its batch: Optuna compares trials at equal counts.
-PARTS = 20
-# No trial is given up before this share of its first seed, nor before so many trials have gone all the way to compare with.
-PRUNE_FROM, PRUNE_AFTER = PARTS // 4, 5
-ENOUGH_TO_WEIGH = 10
-# What the study keeps about a trial: its number, which an interruption does not change, and why it was given up.
+# Reports of each run, whatever its batch size: Optuna compares trials with equal numbers of reports.
+REPORTS_PER_RUN = 20
+# No trial is pruned before this report of its first run, nor before this many trials have finished.
+PRUNE_FROM, PRUNE_AFTER = REPORTS_PER_RUN // 4, 5
+# The number of finished trials from which importances are estimated.
+ENOUGH_FOR_IMPORTANCES = 10
+# Attributes of a trial: its number, which an interruption does not change, and why it did not finish.
 INDEX, NOTE = "index", "note"
 
 
 class StudyFolder:
-    """`studies/<env>/<study>/`: what is in it, and the lock on it."""
+    """The folder `studies/<env>/<study>/`: the paths of its files, and the lock on it."""
 
     def __init__(self, studies_dir: Path, env: str, name: str) -> None:
-        if not name or any(sign in name for sign in "/\\:") or name.startswith("."):
+        if not name or any(character in name for character in "/\\:") or name.startswith("."):
             raise ProxRLError(f"--study {name!r} can't be a folder name; use letters, digits, '-' and '_'")
         self.name = name
         self.path = studies_dir / folder_name(env) / name
         self.database, self.best, self.runs = self.path / "study.sqlite3", self.path / "best.toml", self.path / "runs"
-        self.start = self.path / "start.toml"  # the preset file that the study began with, whatever becomes of the file
+        self.start = self.path / "start.toml"  # a copy of the preset file that the study began with
         self._trials = self.runs / folder_name(env)
         self._lock: IO[bytes] | None = None
 
@@ -53,8 +54,9 @@ class StudyFolder:
             self._lock.close()
 
     def delete(self) -> None:
+        """Delete the study and its runs, and nothing else in the folder."""
         with one_line_errors("delete the study in", self.path):
-            # The trials first: without the database, a new study would go on with runs of the old one.
+            # The runs first: if the database went first and the rest failed, a new study would resume runs of the old one.
             for path in self._trials.glob("trial-*"):
                 shutil.rmtree(path)
             databases = [self.path / f"{self.database.name}{ending}" for ending in ("", "-journal", "-wal", "-shm")]
@@ -63,18 +65,20 @@ class StudyFolder:
 
 
 class Study:
-    """Optuna's study in terms of ours. A trial that was interrupted is queued again under its old index, and goes on from its
-    checkpoints, so that a study that was killed ends as one that was not.
+    """An Optuna study whose trials can be interrupted.
+
+    An interrupted trial is queued again under its old index and resumes from its checkpoints, so a study that was
+    killed ends like one that was not.
     """
 
     def __init__(
         self, folder: StudyFolder, definition: dict[str, str], space: Space, base: Config, seed: int, prune: bool
     ) -> None:
         self.folder, self.space, self.base, self.seed = folder, space, base, seed
-        with quiet_optuna(), self._readable():
+        with quiet_optuna(), self._storage_errors():
             import optuna
 
-            # The median asks nothing of the budget and little of the number of trials; Hyperband wants hundreds.
+            # The median pruner needs no budget and only a few trials; Hyperband needs hundreds.
             median = optuna.pruners.MedianPruner(PRUNE_AFTER, PRUNE_FROM)
             self.study = optuna.create_study(
                 storage=f"sqlite:///{folder.database}",
@@ -84,27 +88,29 @@ class Study:
                 load_if_exists=True,
             )
             self._check_definition(definition)
-            # Whoever trained them is gone: the lock is ours.
+            # The processes that trained these have ended, since this process holds the lock.
             for trial in self._in_state("RUNNING"):
                 self.queue_again(trial.number)
 
     def _check_definition(self, now: dict[str, str]) -> None:
-        """Scores of other settings, spaces or budgets can't be compared."""
+        """Refuse other settings, search spaces or budgets than the study began with: their scores can't be compared."""
         then = self.study.user_attrs.get("definition")
         if then is None:
             self.study.set_user_attr("definition", now)
             return
-        # Flags first: of a setting that is fixed in one and varied in the other, that is what to change.
+        # Flags first: for a setting that is fixed in one and varied in the other, the flag is what the user has to change.
         for name in sorted({*then, *now}, key=lambda name: (not name.startswith("--"), name)):
             if then.get(name) != now.get(name):
-                is_now, was_then = (words.get(name, "varied" if name.startswith("--") else "none") for words in (now, then))
+                is_now, was_then = (
+                    definition.get(name, "varied" if name.startswith("--") else "none") for definition in (now, then)
+                )
                 raise ProxRLError(
-                    f"{name} is {is_now}, but was {was_then} when the study in {self.folder.path} was begun: give the same again"
-                    " to go on with it, another --study to keep both, or --clobber to start over"
+                    f"{name} is {is_now}, but was {was_then} when the study in {self.folder.path} began: give the same to"
+                    " continue it, another --study to keep both, or --clobber to start over"
                 )
 
     def trials(self) -> "list[FrozenTrial]":
-        """The latest attempt at each trial, in the order of their indices."""
+        """Return the latest attempt at each trial, ordered by index."""
         latest = {trial.user_attrs[INDEX]: trial for trial in self.study.get_trials(deepcopy=False)}
         return [latest[index] for index in sorted(latest)]
 
@@ -112,50 +118,53 @@ class Study:
         return [trial for trial in self.trials() if trial.state.is_finished()]
 
     def ranked(self) -> "list[FrozenTrial]":
-        """Those that went all the way, the best first."""
+        """Return the trials that finished, the best first."""
         return sorted(self._in_state("COMPLETE"), key=lambda trial: -trial.values[0])
 
     def begin(self) -> "tuple[Trial, dict[str, Any]]":
-        """The next trial, an interrupted one first, and its settings."""
-        with quiet_optuna(), self._readable():
+        """Return the next trial and its settings. Interrupted trials come first."""
+        with quiet_optuna(), self._storage_errors():
             import optuna
 
             waiting = self._in_state("WAITING")
             index = waiting[0].user_attrs[INDEX] if waiting else len(self.trials())
             if not waiting:
-                # The first is the preset, as far as it lies within what is varied.
+                # The first trial is the preset, as far as its values are in the search space.
                 self.study.enqueue_trial(starting_point(self.space, self.base) if index == 0 else {}, {INDEX: index})
-            # Of a stream of its own, so that a study that was interrupted draws what it would have drawn.
+            # Each trial has its own seed, so that an interrupted study samples the same settings as an uninterrupted one.
             self.study.sampler = optuna.samplers.TPESampler(seed=integer_seed(self.seed, Purpose.TRIAL, index))
             trial = self.study.ask()
             return trial, draw(self.space, trial, self.base)
 
-    def report(self, trial: "Trial", part: int, value: float) -> bool:
-        """Whether to give the trial up."""
-        with quiet_optuna(), self._readable():
-            trial.report(value, part)  # a second time, after an interruption, it is ignored
+    def report(self, trial: "Trial", report: int, value: float) -> bool:
+        """Store an intermediate return, and return whether to prune the trial."""
+        with quiet_optuna(), self._storage_errors():
+            trial.report(value, report)  # Optuna ignores a report that is repeated after an interruption
             return bool(trial.should_prune())
 
     def complete(self, trial: "Trial", score: float) -> None:
-        with quiet_optuna(), self._readable():
+        with quiet_optuna(), self._storage_errors():
             self.study.tell(trial, score)
 
     def give_up(self, trial: "Trial", note: str, failed: bool = False) -> None:
-        """Pruned, so that the sampler keeps away from such settings; `failed` if they may not be what is wrong."""
-        with quiet_optuna(), self._readable():
+        """End a trial without a score.
+
+        It counts as pruned, so that the sampler avoids such settings, or as `failed` if the settings may not be the cause.
+        """
+        with quiet_optuna(), self._storage_errors():
             import optuna
 
             trial.set_user_attr(NOTE, note)
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.PRUNED)
 
     def queue_again(self, number: int) -> None:
-        """Let a later session, or another worker, go on with a trial."""
-        with quiet_optuna(), self._readable():
+        """Queue an interrupted trial, for another worker or a later session to resume."""
+        with quiet_optuna(), self._storage_errors():
             import optuna
 
             old = self.study.get_trials()[number]
             queued = [trial.user_attrs[INDEX] for trial in self._in_state("WAITING")]
-            # The new one first: if a kill comes between the two, the next session finds both and takes one.
+            # The new trial is added first: if the process is killed in between, the next session finds both and uses one.
             if old.user_attrs[INDEX] not in queued:
                 again = optuna.create_trial(
                     state=optuna.trial.TrialState.WAITING,
@@ -169,8 +178,8 @@ class Study:
             self.study.tell(number, state=optuna.trial.TrialState.FAIL)
 
     def importances(self) -> dict[str, float]:
-        """How much of the score hangs on each setting; none where there are too few trials to tell."""
-        if len(self.ranked()) < ENOUGH_TO_WEIGH:
+        """Return how much each setting contributes to the differences in score; empty if there are too few trials."""
+        if len(self.ranked()) < ENOUGH_FOR_IMPORTANCES:
             return {}
         with quiet_optuna():
             import optuna
@@ -185,8 +194,8 @@ class Study:
         return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.name == state]
 
     @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        """A damaged file or a full disk is one line."""
+    def _storage_errors(self) -> Iterator[None]:
+        """Report a damaged file or a full disk in one line."""
         import optuna
         import sqlalchemy.exc
 
@@ -206,7 +215,7 @@ def require_optuna() -> None:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Its log lines and its warnings about what is experimental tell a user of ProxRL nothing."""
+    """Silence Optuna's log lines and its warnings about experimental features."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

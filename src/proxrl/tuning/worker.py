@@ -1,4 +1,4 @@
-"""A worker process: it trains the trials that the study's process sends, and tells it how they go."""
+"""A worker process of a study: trains the trials that it is sent, and reports how they go."""
 
 import os
 import pickle
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from proxrl.callback import Callback
 from proxrl.config import Config
-from proxrl.errors import DivergedError, ProxRLError, one_line
-from proxrl.tuning.study import PARTS
+from proxrl.errors import DivergedError, describe
+from proxrl.tuning.study import REPORTS_PER_RUN
 
 if TYPE_CHECKING:
     from proxrl.session import Session
@@ -22,96 +22,107 @@ STOP_SECONDS = 20.0  # to end an iteration and save
 
 
 @dataclass(frozen=True)
-class Task:
+class TrialTask:
+    """The runs of one trial."""
+
     runs_dir: Path
     configs: tuple[Config, ...]  # one for each seed
 
 
 @dataclass(frozen=True)
-class Report:
-    """Training has come so far; the answer is whether to give it up."""
+class TrialProgress:
+    """Sent during training. The reply says whether to prune the trial."""
 
-    part: int
+    report: int  # counted over all runs of the trial
     value: float
 
 
 @dataclass(frozen=True)
 class Done:
-    score: float  # the mean over the seeds of what `proxrl train` reports at the end
+    """Sent when all runs of a trial are finished."""
+
+    score: float  # the mean over the seeds of the return that `proxrl train` reports at the end
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """As it was told to, by the study or by a signal."""
+    """Sent when training was stopped early: by pruning, or because the study ends."""
 
     pruned: bool
 
 
 @dataclass(frozen=True)
 class Failed:
+    """Sent when training raised an error."""
+
     reason: str
     diverged: bool
 
 
 @dataclass(frozen=True)
 class Lost:
-    """What the worker can't say itself: it has died."""
+    """Made by the pool in place of a message when a worker process has died."""
 
-    how: str
+    reason: str
 
 
-Message: TypeAlias = Report | Done | Stopped | Failed | Lost
+Message: TypeAlias = TrialProgress | Done | Stopped | Failed | Lost
 
 
 class Reporter(Callback):
-    """Inside training: ask the study from time to time whether to go on."""
+    """Reports the mean return of a run to the study, and stops the run if the study prunes the trial or ends."""
 
-    def __init__(self, study: Connection, stop: threading.Event, seeds_before: int) -> None:
-        self._study, self._stop, self._first = study, stop, seeds_before * PARTS
-        self._part = 0
+    def __init__(self, study: Connection, stop: threading.Event, runs_before: int) -> None:
+        self._study, self._stop, self._reports_before = study, stop, runs_before * REPORTS_PER_RUN
+        self._last_report = 0
         self.pruned = False
 
     def on_iteration(self, session: "Session", metrics: dict[str, float]) -> None:
         if self._stop.is_set():
             session.stop_requested = True
             return
-        part, value = PARTS * session.step // session.parts.config.planned_steps, session.mean_return
-        # At the end there is nothing left to save.
-        if self._part < part < PARTS and value is not None:
-            self._part = part
+        report, value = REPORTS_PER_RUN * session.step // session.parts.config.planned_steps, session.mean_return
+        # A report at the end of the run could no longer save any steps.
+        if self._last_report < report < REPORTS_PER_RUN and value is not None:
+            self._last_report = report
             try:
-                self._study.send(Report(self._first + part, value))
+                self._study.send(TrialProgress(self._reports_before + report, value))
                 self.pruned = session.stop_requested = self._study.recv()
-            except (EOFError, OSError):  # the study is closing: save, and end
+            except (EOFError, OSError):  # the study is closing: save and end
                 session.stop_requested = True
 
 
-def work(study: Connection, life: Connection, threads: int | None, log: Path) -> None:
-    """The life of a worker: until the study's process hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all of a terminal's processes; the study's decides
+def work(study: Connection, control: Connection, threads: int | None, log: Path) -> None:
+    """Train trials until the study's process closes the pipe."""
+    # A terminal sends these to all its processes; the study's process decides when the workers end.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     stop = threading.Event()
-    threading.Thread(target=leave_with_study, args=(life, stop), daemon=True).start()
-    # What environments print would tear the study's display apart.
+    threading.Thread(target=end_with_study, args=(control, stop), daemon=True).start()
+    # The output of environments goes to a log, because it would break up the study's display.
     with open(log, "ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     import torch
 
     if threads is not None:
-        torch.set_num_threads(threads)  # before the rest is imported, which takes this number as the most there is
+        torch.set_num_threads(threads)  # before other modules are imported, which take this number as the maximum
     try:
         while not stop.is_set():
-            task: Task = pickle.loads(study.recv_bytes())
-            study.send(train_task(task, study, stop, threads))
+            task: TrialTask = pickle.loads(study.recv_bytes())
+            study.send(train_trial(task, study, stop, threads))
     except (EOFError, OSError, KeyboardInterrupt):
         return
 
 
-def leave_with_study(life: Connection, stop: threading.Event) -> None:
-    """A word asks for an orderly end; silence means that the study's process is gone, and nobody will read the result."""
+def end_with_study(control: Connection, stop: threading.Event) -> None:
+    """Wait for the study to end, then end this process.
+
+    A message asks the worker to save and end. A closed pipe means that the study's process is gone, so nobody will read
+    the result.
+    """
     try:
-        life.recv()
+        control.recv()
     except (EOFError, OSError):
         os._exit(1)
     stop.set()
@@ -119,7 +130,8 @@ def leave_with_study(life: Connection, stop: threading.Event) -> None:
     os._exit(1)
 
 
-def train_task(task: Task, study: Connection, stop: threading.Event, threads: int | None) -> Message:
+def train_trial(task: TrialTask, study: Connection, stop: threading.Event, threads: int | None) -> Message:
+    """Train the runs of a trial one after the other, and return how it ended."""
     from proxrl.launch import run
 
     scores = []
@@ -129,10 +141,8 @@ def train_task(task: Task, study: Connection, stop: threading.Event, threads: in
         reporter = Reporter(study, stop, number)
         try:
             result = run(config.env, config, task.runs_dir, False, True, False, False, [reporter])
-        except ProxRLError as error:
-            return Failed(str(error), isinstance(error, DivergedError))
         except Exception as error:
-            return Failed(one_line(error), False)
+            return Failed(describe(error), isinstance(error, DivergedError))
         if not result.finished:
             return Stopped(reporter.pruned)
         if result.mean_return is None:
