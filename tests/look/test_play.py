@@ -1,4 +1,4 @@
-"""A window as the X server has it."""
+"""The window of `proxrl play`, checked on a virtual X server."""
 
 import re
 from pathlib import Path
@@ -14,14 +14,14 @@ from commands import start, wait_for
 from proxrl.errors import ProxRLError
 from proxrl.look.agent import load
 from proxrl.look.opengl import has_display
-from proxrl.look.recording import acted, opened, until
+from proxrl.look.recording import agent_steps, limit_steps, open_agent_env
 from screens import Screen
 from videos import SMALL, train
 
 pytest.importorskip("pygame", reason="a window needs pygame-ce")
 pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
 
-# What is compared with the screen: at one frame a second, longer than anybody waits.
+# Frames of this many episodes are compared with the screen. At one frame a second they last longer than the test.
 EPISODES = 4
 
 
@@ -32,29 +32,30 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def frames_of(run: Path, seed: int) -> list[NDArray[np.uint8]]:
     agent = load(run)
-    with opened(agent, None, "play") as stage:
-        return [frame for moment in until(acted(stage, agent, seed, False), EPISODES, None) for frame in moment.frames]
+    with open_agent_env(agent, None, "play") as rendered:
+        steps = limit_steps(agent_steps(rendered, agent, seed, deterministic=False), EPISODES, None)
+        return [frame for step in steps for frame in step.frames]
 
 
 def test_the_window_shows_the_episode_and_escape_closes_it(cartpole: Path, screen: Screen, tmp_path: Path) -> None:
     frames = frames_of(cartpole, seed=4)
     process = start("play", str(cartpole), "--seed", "4", "--fps", "1", cwd=tmp_path, **screen.environment)
     try:
-        wait_for(lambda: screen.tool("search", "--pid", str(process.pid)))
-        window = screen.tool("search", "--pid", str(process.pid)).split()[0]
-        wait_for(lambda: "step" in screen.tool("getwindowname", window))
-        title = screen.tool("getwindowname", window)
+        wait_for(lambda: screen.xdotool("search", "--pid", str(process.pid)))
+        window = screen.xdotool("search", "--pid", str(process.pid)).split()[0]
+        wait_for(lambda: "step" in screen.xdotool("getwindowname", window))
+        title = screen.xdotool("getwindowname", window)
         assert re.fullmatch(r"CartPole-v1  episode \d+  step \d+  return \d+\.00", title), title
-        shell = dict(line.split("=") for line in screen.tool("getwindowgeometry", "--shell", window).splitlines())
-        left, top, width, height = (int(shell[name]) for name in ("X", "Y", "WIDTH", "HEIGHT"))
+        geometry = dict(line.split("=") for line in screen.xdotool("getwindowgeometry", "--shell", window).splitlines())
+        left, top, width, height = (int(geometry[name]) for name in ("X", "Y", "WIDTH", "HEIGHT"))
         assert (width, height) == (600, 400)
 
         def shown() -> bool:
-            picture = screen.pixels()[top : top + height, left : left + width]
-            return any(np.array_equal(picture, frame) for frame in frames)
+            pixels = screen.pixels()[top : top + height, left : left + width]
+            return any(np.array_equal(pixels, frame) for frame in frames)
 
-        wait_for(shown)  # a look in the middle of drawing shows two halves
-        screen.tool("windowfocus", "--sync", window, "key", "Escape")
+        wait_for(shown)  # the screen may be read while it is being drawn
+        screen.xdotool("windowfocus", "--sync", window, "key", "Escape")
         _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
     finally:
@@ -62,15 +63,15 @@ def test_the_window_shows_the_episode_and_escape_closes_it(cartpole: Path, scree
         process.communicate()
 
 
-def test_episodes_and_their_returns(cartpole: Path, screen: Screen, tmp_path: Path) -> None:
-    words = ("play", str(cartpole), "--episodes", "2", "--seed", "4", "--fps", "500", "--deterministic")
-    done = run_command(*words, cwd=tmp_path, **screen.environment)
+def test_play_prints_the_returns_of_its_episodes(cartpole: Path, screen: Screen, tmp_path: Path) -> None:
+    arguments = ("play", str(cartpole), "--episodes", "2", "--seed", "4", "--fps", "500", "--deterministic")
+    done = run_command(*arguments, cwd=tmp_path, **screen.environment)
     scores = proxrl.record(cartpole, episodes=2, seed=4, deterministic=True)
-    told = [f"episode {n + 1}: return {scores.returns[n]:.2f}, {scores.lengths[n]} steps" for n in range(2)]
-    assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", told)
+    expected = [f"episode {n + 1}: return {scores.returns[n]:.2f}, {scores.lengths[n]} steps" for n in range(2)]
+    assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", expected)
 
 
-def test_without_a_display_it_says_what_to_use(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_display_the_error_names_proxrl_record(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
@@ -78,7 +79,7 @@ def test_without_a_display_it_says_what_to_use(cartpole: Path, monkeypatch: pyte
         proxrl.play(cartpole)
     monkeypatch.setenv("DISPLAY", ":0")
     assert has_display()
-    for driver in ("dummy", "offscreen"):  # which draw, but show nothing
+    for driver in ("dummy", "offscreen"):  # these render, but show nothing
         monkeypatch.setenv("SDL_VIDEODRIVER", driver)
         with pytest.raises(ProxRLError, match="there is no display"):
             proxrl.play(cartpole, episodes=1, fps=1000)
@@ -87,9 +88,9 @@ def test_without_a_display_it_says_what_to_use(cartpole: Path, monkeypatch: pyte
     assert has_display()
 
 
-def test_a_display_that_does_not_answer(cartpole: Path, tmp_path: Path) -> None:
-    nobody = {"DISPLAY": ":977", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": "x11"}
-    done = run_command("play", str(cartpole), cwd=tmp_path, **nobody)
+def test_a_display_that_does_not_exist_is_a_one_line_error(cartpole: Path, tmp_path: Path) -> None:
+    environment = {"DISPLAY": ":977", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": "x11"}
+    done = run_command("play", str(cartpole), cwd=tmp_path, **environment)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "no window can be opened" in done.stderr
@@ -100,6 +101,6 @@ def test_a_display_that_does_not_answer(cartpole: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [({"fps": 0}, "--fps is 0"), ({"episodes": 0}, "--episodes is 0"), ({"seed": -1}, "--seed is -1")],
 )
-def test_bad_requests(cartpole: Path, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(cartpole: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ProxRLError, match=message):
         proxrl.play(cartpole, **arguments)

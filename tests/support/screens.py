@@ -1,4 +1,4 @@
-"""A virtual screen for tests that look at windows."""
+"""A virtual screen for tests of windows."""
 
 import os
 import struct
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 
 class Screen:
-    """An X server without a screen; its pixels are in a file."""
+    """An X server that draws to a file instead of a screen."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "Xvfb_screen0"
-        # Without -noreset it begins anew whenever its last client leaves, and drops whoever connects at that moment.
-        words = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-fbdir", str(folder), "-nolisten", "tcp", "-noreset"]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # Without -noreset the server resets itself when its last client leaves, and drops clients that connect at that moment.
+        command = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-fbdir", str(folder), "-nolisten", "tcp", "-noreset"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         display = f":{self.process.stdout.readline().strip()}"
-        # The dummy driver is what this process itself draws with.
+        # This process itself renders with the dummy driver.
         self.environment = {"DISPLAY": display, "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": "x11"}
 
     def close(self) -> None:
@@ -27,13 +27,13 @@ class Screen:
         self.process.wait(10)
 
     def pixels(self) -> NDArray[np.uint8]:
-        """[height, width, 3] from the server's XWD file: a header of big-endian words, a colour table, rows of BGRX."""
+        """Read the screen [height, width, 3] from an XWD file: big-endian 32-bit integers, a color table, and rows of BGRX."""
         data = self.file.read_bytes()
         header = struct.unpack(">25I", data[:100])
-        size, width, height, row, colours = header[0], header[4], header[5], header[12], header[19]
-        rows = np.frombuffer(data, np.uint8, height * row, size + 12 * colours).reshape(height, row)
+        size, width, height, row_bytes, colors = header[0], header[4], header[5], header[12], header[19]
+        rows = np.frombuffer(data, np.uint8, height * row_bytes, size + 12 * colors).reshape(height, row_bytes)
         return rows[:, : 4 * width].reshape(height, width, 4)[:, :, 2::-1]
 
-    def tool(self, *words: str) -> str:
+    def xdotool(self, *arguments: str) -> str:
         environment = {**os.environ, **self.environment}
-        return subprocess.run(["xdotool", *words], env=environment, capture_output=True, text=True, timeout=20).stdout.strip()
+        return subprocess.run(["xdotool", *arguments], env=environment, capture_output=True, text=True, timeout=20).stdout.strip()

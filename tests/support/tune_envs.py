@@ -1,4 +1,4 @@
-"""Environments for the tests of tuning; a module of its own so that every process can import it."""
+"""Environments for the tests of tuning, in a module that every process can import."""
 
 import os
 import time
@@ -10,7 +10,10 @@ from gymnasium import spaces
 
 
 class Lever(gymnasium.Env):
-    """Ten pulls; one of two levers pays 1. What is learnt shows within a few hundred steps, and chance alone gives 5."""
+    """Ten steps with two actions, one of which gives a reward of 1.
+
+    A random policy has a return of 5, and learning shows within a few hundred steps.
+    """
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -24,14 +27,14 @@ class Lever(gymnasium.Env):
         return np.ones(2, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        # A variable rather than an argument, so that a study can be resumed without it.
+        # An environment variable rather than an argument, so that a study can be resumed without it.
         time.sleep(float(os.environ.get("LEVER_SECONDS", "0")))
         self.count += 1
         return np.ones(2, np.float32), float(action == self.pays), self.count >= 10, False, {}
 
 
 class Fragile(Lever):
-    """Takes its process with it."""
+    """Ends its process in the first step."""
 
     def step(self, action: Any) -> Any:
         os._exit(9)

@@ -1,4 +1,4 @@
-"""Videos as a player decodes them."""
+"""Training of small runs to record, and videos as a player decodes them."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,14 +24,14 @@ def decode(path: Path) -> Decoded:
     import imageio_ffmpeg
 
     reader = imageio_ffmpeg.read_frames(str(path))
-    about = next(reader)
-    width, height = about["size"]
+    properties = next(reader)
+    width, height = properties["size"]
     frames = np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
-    return Decoded(frames, about["fps"], about["codec"], about["pix_fmt"])
+    return Decoded(frames, properties["fps"], properties["codec"], properties["pix_fmt"])
 
 
-def assert_moving_pictures(frames: NDArray[np.uint8]) -> None:
-    """Something is drawn on every frame, and it moves."""
+def assert_moving_frames(frames: NDArray[np.uint8]) -> None:
+    """Assert that no frame is blank, and that most frames differ from the one before."""
     assert all(frame.std() > 5 for frame in frames)
     assert (frames[1:] != frames[:-1]).any(axis=(1, 2, 3)).mean() > 0.5
 

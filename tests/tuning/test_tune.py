@@ -139,7 +139,7 @@ def test_a_file_changes_the_space_and_flags_fix_settings(tmp_path: Path) -> None
         ("minibatch_size = { choices = [1], source = 'x' }", "at least 2"),
         (
             "num_minibatches = { choices = [4], source = 'x' }\nminibatch_size = { choices = [64], source = 'x' }",
-            "search one of them",
+            "search only one of them",
         ),
         ("", "has no table"),
         ("[", "can't read"),

@@ -22,10 +22,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    from proxrl.look.recording import Progress, record
+    from proxrl.look.recording import RecordingProgress, record
 
     options = {name: value for name, value in options.items() if name != "debug"}
-    with Progress(options["episodes"], options["max_steps"]) as progress:
+    with RecordingProgress(options["episodes"], options["max_steps"]) as progress:
         recording = record(**options, watch=progress.watch)
     cut = "" if len(recording.returns) == options["episodes"] else ", cut off by --max-steps"
     print(f"Wrote {recording.path} ({recording.frames:,} frames{cut})")

@@ -1,4 +1,4 @@
-"""Video files, written frame by frame: an episode of 27,000 frames never lies in memory."""
+"""Video files, written frame by frame, since an episode of 27,000 frames does not fit in memory."""
 
 import contextlib
 import re
@@ -16,24 +16,25 @@ from proxrl.errors import ProxRLError
 
 Frame = NDArray[np.uint8]  # [height, width, 3]
 
-# Small pictures, such as those of games, are enlarged by whole pixels until their short side has this many.
+# Small frames, such as those of games, are enlarged by a whole factor until their short side has this many pixels.
 SHORT_SIDE = 320
-# Unless the long side would become longer than this.
+# The long side is not enlarged beyond this.
 LONG_SIDE = 1920
-# Players know no GIF that is faster.
-FASTEST_GIF = 50.0
-# Colours of each frame's own; those of the whole film would have to wait for its end.
+# Players do not show GIFs faster than this.
+MAX_GIF_FPS = 50.0
+# One palette per frame: a palette of the whole video would be known only at its end.
 PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
-# The containers are named because a temporary file's name does not end in them.
+# The container is given explicitly, because the name of a temporary file does not end in it.
 GIF = ("-vcodec", "gif", "-pix_fmt", "pal8", "-filter_complex", PALETTE, "-f", "gif")
 MP4 = ("-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "15", "-f", "mp4", "-movflags", "+faststart")
-# Of the GIF that TensorBoard gets: it keeps all of them in one file.
+# Size of the GIF for TensorBoard, which stores all of them in one file.
 PREVIEW_FRAMES, PREVIEW_WIDTH = 200, 240
-# For an ffmpeg that takes no more frames to say why.
-LAST_WORDS_SECONDS = 5.0
+# How long to wait for the error message of an ffmpeg that accepts no more frames.
+ERROR_SECONDS = 5.0
 
 
 def import_ffmpeg() -> ModuleType:
+    """Import imageio_ffmpeg. Raises a ProxRLError if it or ffmpeg itself is missing."""
     try:
         import imageio_ffmpeg
     except ImportError:
@@ -47,7 +48,7 @@ def import_ffmpeg() -> ModuleType:
 
 
 def enlarged(frame: Frame) -> Frame:
-    """By whole pixels, if it is small; and with an even number of them each way, since mp4 shares colours between two."""
+    """Enlarge a small frame by a whole factor, and pad it to an even size, since mp4 stores one color for each 2 x 2 pixels."""
     short, long = sorted(frame.shape[:2])
     factor = max(1, min(-(-SHORT_SIDE // short), LONG_SIDE // long))
     frame = frame.repeat(factor, axis=0).repeat(factor, axis=1)
@@ -55,19 +56,19 @@ def enlarged(frame: Frame) -> Frame:
 
 
 class VideoWriter:
-    """An mp4 that browsers play, or a GIF. As a context it is finished at the end, and given up after an error.
+    """Writes an mp4 that browsers play, or a GIF. As a context manager, it finishes the file, or stops ffmpeg after an error.
 
-    `name` is the file in error messages, where `path` is a temporary one.
+    `name` is the file to name in error messages, if `path` is a temporary file.
     """
 
     def __init__(self, path: Path, fps: float, gif: bool = False, name: Path | None = None) -> None:
         self._program = import_ffmpeg().get_ffmpeg_exe()
-        self._path, self._fps, self._gif, self._name = path, min(fps, FASTEST_GIF) if gif else fps, gif, name or path
+        self._path, self._fps, self._gif, self._name = path, min(fps, MAX_GIF_FPS) if gif else fps, gif, name or path
         self._shape: tuple[int, ...] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self.frames = 0
-        self.blank = True  # as long as every frame was all of one colour
+        self.blank = True  # whether every frame so far has a single color
 
     def __enter__(self) -> "VideoWriter":
         return self
@@ -80,25 +81,25 @@ class VideoWriter:
         if self._shape is None:
             self._shape = frame.shape
         if frame.shape != self._shape:
-            raise ProxRLError(f"the pictures changed their size, from {self._shape} to {frame.shape}; a video has one size")
-        picture = np.ascontiguousarray(enlarged(frame))
+            raise ProxRLError(f"the frames changed their size from {self._shape} to {frame.shape}; a video has one size")
+        pixels = np.ascontiguousarray(enlarged(frame))
         if self._process is None:
-            self._open(picture.shape[1], picture.shape[0])
+            self._open(pixels.shape[1], pixels.shape[0])
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(picture.data)
-        except OSError as error:  # it has closed its end
-            raise self._failure(LAST_WORDS_SECONDS) from error
+            self._process.stdin.write(pixels.data)
+        except OSError as error:  # ffmpeg has closed its end
+            raise self._failure(ERROR_SECONDS) from error
         self.frames += 1
 
     def close(self) -> None:
-        """Finish the file; one that ffmpeg could not finish is an error."""
+        """Finish the file. Raises a ProxRLError if ffmpeg could not finish it."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         try:
-            with contextlib.suppress(OSError):  # it did not take all; its exit code tells
+            with contextlib.suppress(OSError):  # ffmpeg did not read everything; its exit code is checked below
                 self._process.stdin.close()
             if self._process.wait():
                 raise self._failure()
@@ -106,13 +107,13 @@ class VideoWriter:
             self.abandon()
 
     def abandon(self) -> None:
-        """End ffmpeg, if it still runs."""
+        """Stop ffmpeg if it is still running."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
             assert process.stdin is not None
-            with contextlib.suppress(OSError):  # what it was never given
+            with contextlib.suppress(OSError):  # data that ffmpeg never read
                 process.stdin.close()
         if self._errors is not None:
             self._errors.close()
@@ -131,7 +132,7 @@ class VideoWriter:
             "-r",
             f"{self._fps:.6f}",
         ]
-        words = [
+        command = [
             self._program,
             "-y",
             "-loglevel",
@@ -143,69 +144,72 @@ class VideoWriter:
             *(GIF if self._gif else MP4),
             str(self._path),
         ]
-        # A file, since nobody reads a pipe while frames are written.
+        # A file, since nothing reads a pipe while frames are written.
         self._errors = tempfile.TemporaryFile()
         try:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._errors, **_out_of_reach()
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._errors, **_no_ctrl_c()
             )
         except OSError as error:
             self.abandon()
             raise ProxRLError(f"ffmpeg can't be started: {self._program}: {error.strerror}") from error
 
-    def _failure(self, patience: float = 0) -> ProxRLError:
-        """What ffmpeg says, which is ended."""
+    def _failure(self, seconds: float = 0) -> ProxRLError:
+        """Stop ffmpeg, and return an exception with its error message."""
         assert self._process is not None
         assert self._errors is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience)
+            self._process.wait(seconds)
         self._errors.seek(0)
-        told = _reason(self._errors.read())
+        reason = _reason(self._errors.read())
         self.abandon()
-        return ProxRLError(f"ffmpeg can't write {self._name}: {told}")
+        return ProxRLError(f"ffmpeg can't write {self._name}: {reason}")
 
 
-def _out_of_reach() -> dict[str, Any]:
-    """Ctrl-C goes to all that a terminal runs; ffmpeg is to end when this process has decided what becomes of the file."""
+def _no_ctrl_c() -> dict[str, Any]:
+    """Return arguments of Popen that shield ffmpeg from Ctrl-C, which a terminal sends to all its processes.
+
+    This process decides what becomes of the file, and then stops ffmpeg.
+    """
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"start_new_session": True}
 
 
 def _reason(errors: bytes) -> str:
-    """The first line, without the parts of ffmpeg that say so; later ones tell what followed from it."""
+    """Return the first line of ffmpeg's errors, without the component that it names; later lines are consequences of it."""
     lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
-    return re.sub(r"^(\[[^]]*\]\s*)+", "", lines[0]) if lines else "it stopped and did not say why"
+    return re.sub(r"^(\[[^]]*\]\s*)+", "", lines[0]) if lines else "it stopped without an error message"
 
 
 def preview(path: Path) -> tuple[bytes, int, int]:
-    """A short, small GIF of a video, and its width and height."""
+    """Return a short, small GIF of a video, and its width and height."""
     every = max(1, -(-count_frames(path) // PREVIEW_FRAMES))
-    scene = f"select=not(mod(n\\,{every})),scale='min({PREVIEW_WIDTH},iw)':-2:flags=area,"
-    gif = _read(path, "-filter_complex", scene + PALETTE, "-f", "gif", "-")
+    filters = f"select=not(mod(n\\,{every})),scale='min({PREVIEW_WIDTH},iw)':-2:flags=area,"
+    gif = _read(path, "-filter_complex", filters + PALETTE, "-f", "gif", "-")
     width, height = (int.from_bytes(gif[start : start + 2], "little") for start in (6, 8))
     return gif, width, height
 
 
 def count_frames(path: Path) -> int:
-    """Without decoding them: a line for each, after those that begin with a #."""
+    """Count the frames of a video without decoding them: ffmpeg prints a line for each, and header lines that begin with #."""
     lines = _read(path, "-map", "0:v:0", "-c", "copy", "-f", "framecrc", "-").splitlines()
     return sum(not line.startswith(b"#") for line in lines)
 
 
-def _read(path: Path, *words: str) -> bytes:
-    """What ffmpeg makes of a video. It gets no standard input: it would read the terminal's, or what the caller was given."""
+def _read(path: Path, *arguments: str) -> bytes:
+    """Return the output of ffmpeg for a video. It gets no standard input, since it would consume the caller's."""
     program = import_ffmpeg().get_ffmpeg_exe()
     try:
-        made = subprocess.run(
-            [program, "-loglevel", "error", "-i", str(path), *words],
+        completed = subprocess.run(
+            [program, "-loglevel", "error", "-i", str(path), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            **_out_of_reach(),
+            **_no_ctrl_c(),
         )
     except OSError as error:
         raise ProxRLError(f"ffmpeg can't be started: {program}: {error.strerror}") from error
-    output: bytes = made.stdout
-    if made.returncode:
-        raise ProxRLError(f"ffmpeg can't read {path}: {_reason(made.stderr)}")
+    output: bytes = completed.stdout
+    if completed.returncode:
+        raise ProxRLError(f"ffmpeg can't read {path}: {_reason(completed.stderr)}")
     return output

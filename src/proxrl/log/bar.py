@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from proxrl.log.terminal import TerminalOutput
 
@@ -11,12 +11,13 @@ from proxrl.log.terminal import TerminalOutput
 class TransientBar:
     """A text, a bar, a second text and the time elapsed, as a context manager."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, title: str) -> None:
         # A thread redraws it, so that the time goes on while a single step takes long.
         self.output = TerminalOutput(stream, transient=True, auto_refresh=True)
+        self._title = title
         self._bars: Any = None
 
-    def __enter__(self) -> "TransientBar":
+    def __enter__(self) -> Self:
         if self.output.redraws:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -24,7 +25,7 @@ class TransientBar:
             before, after = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[after]}"))
             columns = before, BarColumn(), after, TimeElapsedColumn()
             self._bars = Progress(*columns, auto_refresh=False)
-            self._task = self._bars.add_task("", total=None, after="")
+            self._task = self._bars.add_task(self._title, total=None, after="")
             self.output.draw(self._bars)
         return self
 
@@ -51,6 +52,6 @@ def episodes_bar(title: str, episodes: int) -> Iterator[Callable[[int, int], Non
         bar.update(title, finished_so_far, episodes, counts)
 
     # On stderr, since the output of a command may be piped.
-    with TransientBar(sys.stderr) as bar:
+    with TransientBar(sys.stderr, title) as bar:
         watch(0, 0)
         yield watch

@@ -1,4 +1,4 @@
-"""`--capture-video`: now and then an episode of the policy as it is being trained, for the run folder and the loggers."""
+"""`--capture-video`: records an episode of the policy every few iterations, for the run folder and the loggers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,55 +9,58 @@ from proxrl.common.video import import_ffmpeg
 from proxrl.config.resolve import EnvLike
 from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError, describe
-from proxrl.look.recording import film, until
-from proxrl.look.rendering import Moment, Stage, moments, open_stage
+from proxrl.look.evaluation import do_nothing
+from proxrl.look.recording import limit_steps, write_video
+from proxrl.look.rendering import RenderedEnv, RenderedStep, open_rendered_env, rendered_steps
 from proxrl.session import Session
 
-# Training waits meanwhile, so a game that never ends must not be filmed to its end.
-LONGEST_CAPTURE = 5_000
+# Training waits meanwhile, so a game that never ends must not be recorded to its end.
+MAX_CAPTURE_STEPS = 5_000
 
 
 @contextmanager
 def capturer(env: EnvLike, parts: Parts) -> Iterator[Callable[[Session], None]]:
-    """A function that records an episode; what can't be drawn is refused here, before the run begins. Actions are sampled, as in
-    training. It has an environment of its own and seeds of its own, so the run goes on as if nobody had looked.
+    """Yield a function that records an episode. Raises a ProxRLError if the environment can't be rendered, before the run begins.
+
+    Actions are sampled, as in training. The environment and the seeds are separate from those of training, so capturing does not
+    change the run.
     """
     config = parts.config
     if config.capture_video is None or parts.world.rank > 0:
-        yield lambda session: None  # noqa: ARG005 - the signature of what captures
+        yield do_nothing
         return
     import_ffmpeg()
-    stage = open_stage(config, env)
+    rendered = open_rendered_env(config, env)
 
     def capture(session: Session) -> None:
         try:
-            record_episode(stage, session)
-        except Exception as error:  # a video is not worth a run
+            record_episode(rendered, parts, session)
+        except Exception as error:  # a failed video must not end the run
             session.display.message(f"step {session.step:,}: no video: {describe(error)}")
 
     try:
         trained = parts.environments
-        difference = space_difference(stage.environments, trained.observation_space, trained.action_space)
+        difference = space_difference(rendered.environments, trained.observation_space, trained.action_space)
         if difference:
             raise ProxRLError(f"--capture-video needs the spaces of training when rendering, but {difference}")
         yield capture
     finally:
-        stage.environments.close()
+        rendered.environments.close()
 
 
-def record_episode(stage: Stage, session: Session) -> None:
-    parts = session.parts
+def record_episode(rendered: RenderedEnv, parts: Parts, session: Session) -> None:
+    """Record one episode to `videos/step-N.mp4`, and pass it to the loggers that take videos."""
     path = session.folder.videos / f"step-{session.step}.mp4"
     seed = integer_seed(parts.config.seed, Purpose.EVALUATION, session.step)
-    played = until(moments(stage, parts.compute, parts.policy, seed, deterministic=False), 1, LONGEST_CAPTURE)
+    steps = rendered_steps(rendered, parts.compute, parts.policy, seed, deterministic=False)
 
-    def unless_stopped() -> Iterator[Moment]:
-        for moment in played:
-            yield moment
+    def until_stopped() -> Iterator[RenderedStep]:
+        for step in limit_steps(steps, 1, MAX_CAPTURE_STEPS):
+            yield step
             if session.stop_requested:
                 return
 
-    recording = film(stage, unless_stopped(), path, stage.fps)
+    recording = write_video(rendered, until_stopped(), path, rendered.fps)
     score = f"return {recording.returns[0]:.1f}" if recording.returns else f"cut off after {recording.frames - 1:,} steps"
     session.display.message(f"step {session.step:,}: recorded {path}, {score}")
     for logger in session.loggers:
@@ -66,6 +69,6 @@ def record_episode(stage: Stage, session: Session) -> None:
             continue
         try:
             log_video(session.step, path)
-        except Exception as error:  # the others get it all the same
-            whose = type(logger).__name__
-            session.display.message(f"step {session.step:,}: the video was not logged by {whose}: {describe(error)}")
+        except Exception as error:  # the other loggers still get the video
+            name = type(logger).__name__
+            session.display.message(f"step {session.step:,}: {name} could not log the video: {describe(error)}")

@@ -1,4 +1,4 @@
-"""How good is it? Returns of whole episodes, with frozen statistics."""
+"""Evaluation: the returns of complete episodes, with frozen statistics."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -26,20 +26,19 @@ from proxrl.types import Step
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
-# An episode that lasts longer than this is taken to have no ending, and then evaluating it would have none either.
+# An episode that lasts longer than this is assumed never to end, and so would its evaluation.
 LONGEST_EPISODE = 200_000
 
-
-# Told after every step: the episodes that it finished, and the steps that count.
-Watcher: TypeAlias = Callable[[int, int], None]
+# Called after every step with the number of episodes that it finished, and the number of its valid steps.
+EpisodeWatcher: TypeAlias = Callable[[int, int], None]
 
 
 def do_nothing(*_: object) -> None:
-    """The default of `watch`, here and in `proxrl.record`."""
+    """Take any arguments; the default of `watch`, here and in `proxrl.record`."""
 
 
 def equal_quota(episodes: int, most_envs: int) -> int:
-    """The largest number of environments, up to `most_envs`, that shares the episodes equally."""
+    """Return the largest number of environments, at most `most_envs`, that divides the number of episodes."""
     return max(n for n in range(1, min(episodes, most_envs) + 1) if episodes % n == 0)
 
 
@@ -80,11 +79,11 @@ def run_episodes(
     seed: int,
     deterministic: bool,
     first_env: int = 0,
-    watch: Watcher = do_nothing,
+    watch: EpisodeWatcher = do_nothing,
 ) -> Scores:
-    """Every environment plays `quota` episodes; `watch` is called after every step.
+    """Play `quota` episodes in every environment. `watch` is called after every step.
 
-    Taking the first to finish instead would favour short episodes: the bad ones in one task and the good ones in another.
+    Taking the episodes that finish first would favor short ones, which are bad in some tasks and good in others.
     """
     finished: list[list[tuple[float, int]]] = [[] for _ in range(environments.num_envs)]
     for step in act_steps(environments, compute, policy, seed, deterministic, first_env):
@@ -98,7 +97,10 @@ def run_episodes(
     return Scores(returns, lengths)
 
 
-def evaluate_agent(agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: Watcher = do_nothing) -> Scores:
+def evaluate_agent(
+    agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: EpisodeWatcher = do_nothing
+) -> Scores:
+    """Play episodes of an agent in environments of its run, divided equally among them."""
     config = agent.config
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
@@ -127,10 +129,11 @@ def evaluate(
     env: Any = None,
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
-    watch: Watcher = do_nothing,
+    watch: EpisodeWatcher = do_nothing,
 ) -> dict[str, Scores]:
-    """Deterministic and stochastic returns of a run. `env` is for runs whose environment was a Python callable, and `watch` is
-    called after every step.
+    """Return the deterministic and stochastic scores of a run.
+
+    `env` is for runs whose environment was a Python callable. `watch` is called after every step.
     """
     check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir)
@@ -145,7 +148,10 @@ def evaluate(
 
 
 def named_env(agent: Agent, call: str) -> str:
-    """The environment that the run's settings name, if it can be found here; `call` is the function that takes it otherwise."""
+    """Return the environment named in the run's settings.
+
+    Raises a ProxRLError if it can't be found. For a Python callable, the message names `call`, the function that takes it.
+    """
     env = agent.config.env
     try:
         check_env(env, agent.config.vector)
@@ -169,9 +175,9 @@ def evaluate_and_save(
     agent: Agent | None = None,
     runs_dir: str | Path = RUNS_DIR,
 ) -> dict[str, Scores]:
-    """`evaluate`, and the scores stay in the run folder, where reports and model cards find them.
+    """Evaluate a run, and save the scores in the run folder, where reports and model cards find them.
 
-    `agent` is that checkpoint's, where it is loaded already.
+    `agent` is the agent of that checkpoint, if it is loaded already.
     """
     check_request(episodes, seed)
     folder = find_run(run, runs_dir)
@@ -180,6 +186,6 @@ def evaluate_and_save(
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     with episodes_bar(f"Evaluating {folder.path}", 2 * episodes) as watch:
         scores = evaluate(agent, episodes=episodes, seed=seed, watch=watch)
-    with contextlib.suppress(ProxRLError):  # a run that others own may be evaluated too
+    with contextlib.suppress(ProxRLError):  # the folder may belong to another user
         save_evaluation(folder, checkpoint, agent.step, seed, {kind: score.summary() for kind, score in scores.items()})
     return scores

@@ -1,4 +1,4 @@
-"""Whether there is a display, and an OpenGL for MuJoCo that draws without one."""
+"""Finds out whether there is a display, and chooses an OpenGL for MuJoCo that renders without one."""
 
 import importlib.util
 import os
@@ -10,10 +10,10 @@ from functools import cache
 from proxrl.envs.registry import MUJOCO, OTHER, EnvName, find_family
 
 APT_LINE = "sudo apt install libegl1 libgl1-mesa-dri libosmesa6 (Debian, Ubuntu)"
-SET_GL = "if mujoco.Renderer draws it, set MUJOCO_GL=egl before the start"
-# The first is the fastest and uses a GPU where there is one; the last needs a display.
+SET_GL = "if it uses mujoco.Renderer, set MUJOCO_GL=egl before starting proxrl"
+# EGL is the fastest and uses a GPU if there is one; GLFW needs a display.
 BACKENDS = ("egl", "osmesa", "glfw")
-# Tried in a process of its own: a wrong guess can't be taken back once the library is loaded, and some end the process.
+# Each is tried in a separate process: the choice can't be changed once the library is loaded, and some failures end the process.
 PROBE = """
 import mujoco
 model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><light pos='0 0 3'/><geom size='.5'/></worldbody></mujoco>")
@@ -21,14 +21,16 @@ data = mujoco.MjData(model)
 mujoco.mj_forward(model, data)
 renderer = mujoco.Renderer(model, 32, 32)
 renderer.update_scene(data)
-picture = renderer.render()
-raise SystemExit(0 if picture.min() < picture.max() else 1)
+image = renderer.render()
+raise SystemExit(0 if image.min() < image.max() else 1)
 """
 PROBE_SECONDS = 60.0
 
 
 def has_display() -> bool:
-    """On Linux there may be none; or SDL was told by name of a driver that shows nothing, or that needs no window system."""
+    """Return whether a window can be opened: on Linux there may be no display, and SDL_VIDEODRIVER may name a driver that shows
+    nothing, or one that needs no window system.
+    """
     driver = os.environ.get("SDL_VIDEODRIVER")
     if driver in ("dummy", "offscreen"):
         return False
@@ -36,36 +38,39 @@ def has_display() -> bool:
 
 
 def may_need_mujoco_gl(env: EnvName) -> bool:
-    """Whether to choose before the environment is made, for `mujoco.Renderer`. Trying takes a second, so only where MuJoCo may be
-    behind it, and its own choice, which needs a display, would be wrong.
+    """Return whether to choose an OpenGL before the environment is created, for `mujoco.Renderer`.
+
+    Trying takes a second, so only if the environment may use MuJoCo and there is no display, which MuJoCo's default needs.
     """
     if "mujoco" in sys.modules or has_display() or importlib.util.find_spec("mujoco") is None:
         return False
-    # One's own is not looked up: that would import it, and MuJoCo with it.
-    own = not isinstance(env, str) or ":" in env
-    return own or find_family(env) in (MUJOCO, OTHER)
+    # A custom environment is not looked up: that would import it, and perhaps MuJoCo with it.
+    custom = not isinstance(env, str) or ":" in env
+    return custom or find_family(env) in (MUJOCO, OTHER)
 
 
 @cache
 def choose_mujoco_gl() -> bool:
-    """Set MUJOCO_GL to what draws here, unless the user has set it; says whether anything does. Gymnasium's tasks read it when
-    they first draw, but `mujoco.Renderer` when mujoco is imported: for that, this must come before.
+    """Set MUJOCO_GL to a backend that works here, unless the user has set it, and return whether there is one.
+
+    Gymnasium's tasks read the variable when they first render, but `mujoco.Renderer` reads it when mujoco is imported, so it
+    must be set before that.
     """
     if not sys.platform.startswith("linux") or os.environ.get("MUJOCO_GL"):
         return True
     for backend in BACKENDS:
-        if _draws(backend):
+        if _works(backend):
             os.environ["MUJOCO_GL"] = backend
             return True
     return False
 
 
-def _draws(backend: str) -> bool:
+def _works(backend: str) -> bool:
     environment = {**os.environ, "MUJOCO_GL": backend}
-    words = [sys.executable, "-c", PROBE]
+    command = [sys.executable, "-c", PROBE]
     try:
-        with tempfile.TemporaryDirectory() as folder:  # MuJoCo leaves a log where it fails
-            probe = subprocess.run(words, env=environment, capture_output=True, timeout=PROBE_SECONDS, cwd=folder)
+        with tempfile.TemporaryDirectory() as folder:  # MuJoCo writes a log to the current folder when it fails
+            probe = subprocess.run(command, env=environment, capture_output=True, timeout=PROBE_SECONDS, cwd=folder)
     except (OSError, subprocess.SubprocessError):
         return False
     return probe.returncode == 0

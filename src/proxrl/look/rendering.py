@@ -1,4 +1,4 @@
-"""One environment of a run, made once more to be looked at: the policy sees what it saw in training, and people see pictures."""
+"""One environment of a run, created again with rendering: the policy gets the observations of training, people get frames."""
 
 import contextlib
 import dataclasses
@@ -24,96 +24,97 @@ from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env
 from proxrl.envs.registry import ATARI, CUSTOM, ENVPOOL_DIFFERS, MUJOCO, OTHER, PROCGEN, EnvName, Family, check_env
 from proxrl.errors import ProxRLError, one_line
 from proxrl.look.evaluation import act_steps
-from proxrl.look.filmed import Film, FilmedEnv, FilmedPool
+from proxrl.look.frame_buffer import FrameBuffer, RenderingPool, RenderingWrapper
 from proxrl.look.opengl import APT_LINE, SET_GL, choose_mujoco_gl, has_display, may_need_mujoco_gl
 from proxrl.policy.policy import Policy
 from proxrl.types import Episode
 
-PICTURES = "rgb_array"
+RGB_ARRAY = "rgb_array"
 DEFAULT_FPS = 30.0
-FASTEST_FPS = 1000.0
-ATARI_FPS = 60.0  # of the console
-PROCGEN_FPS = 15.0  # as its authors show it
+MAX_FPS = 1000.0
+ATARI_FPS = 60.0  # of the Atari console
+PROCGEN_FPS = 15.0  # as in the videos of its authors
 
 
 @dataclass
-class Stage:
-    """An environment and the film of it. `limit` is how many steps an episode may have, where that is known."""
+class RenderedEnv:
+    """A pool with one environment, and the frames that are rendered from it."""
 
     environments: Environments
-    film: Film
+    frames: FrameBuffer
     fps: float
-    limit: int | None
+    max_episode_steps: int | None  # None if unknown
 
 
-def open_stage(config: Config, env: EnvName) -> Stage:
-    """One environment as the run has it, with pictures; refuses in one line what can't be drawn."""
+def open_rendered_env(config: Config, env: EnvName) -> RenderedEnv:
+    """Create one environment of a run with rendering. Raises a ProxRLError if it can't be rendered."""
     if not has_display():
-        # Gymnasium draws many tasks with pygame, which would look for a display and complain.
+        # Gymnasium renders many tasks with pygame, which otherwise looks for a display and complains.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if may_need_mujoco_gl(env):
         choose_mujoco_gl()
     family = check_env(env, config.vector)
-    film = Film(config.env)
+    frames = FrameBuffer(config.env)
     try:
-        if _is_envpools(config, env, family):
-            stage = _envpool_stage(config, film, family)
+        if _needs_envpool(config, env, family):
+            rendered = _open_envpool(config, frames, family)
         else:
-            stage = _single_stage(config, env, film, family)
+            rendered = _open_single_env(config, env, frames, family)
         try:
-            stage.environments.reset(0)
-            film.check()
+            rendered.environments.reset(0)
+            frames.check()
         except BaseException:
-            stage.environments.close()
+            rendered.environments.close()
             raise
     except ProxRLError as error:
-        # Training has imported MuJoCo long before anybody asked for pictures.
+        # If MuJoCo was imported before rendering was asked for, the choice of an OpenGL came too late.
         if "mujoco" in sys.modules and family in (CUSTOM, OTHER) and "GL" in str(error):
             raise ProxRLError(f"{error}; {SET_GL}") from error
         raise
-    return stage
+    return rendered
 
 
-def _is_envpools(config: Config, env: EnvName, family: Family) -> bool:
-    """Whether EnvPool itself must draw: Gymnasium's pictures are the better known, but only of a task that is the same."""
+def _needs_envpool(config: Config, env: EnvName, family: Family) -> bool:
+    """Return whether EnvPool must render. Gymnasium's frames are preferred, but only if its task is the same as EnvPool's."""
     if config.vector != "envpool" or not isinstance(env, str):
         return False
-    known = env in gymnasium.registry and family.installed and env not in ENVPOOL_DIFFERS
-    return family is ATARI or not known or bool(config.env_kwargs)
+    in_gymnasium = env in gymnasium.registry and family.installed and env not in ENVPOOL_DIFFERS
+    return family is ATARI or not in_gymnasium or bool(config.env_kwargs)
 
 
-def _single_stage(config: Config, env: EnvName, film: Film, family: Family) -> Stage:
-    made = _atari_game(config, env) if family is ATARI else _single_env(config, env)
-    # Gymnasium's tasks ask for an OpenGL when they first draw, and take one that needs a display if nobody says otherwise.
+def _open_single_env(config: Config, env: EnvName, frames: FrameBuffer, family: Family) -> RenderedEnv:
+    single = _atari_game(config, env) if family is ATARI else _single_env(config, env)
+    # Gymnasium's tasks choose an OpenGL when they first render: one that needs a display, unless MUJOCO_GL is set.
     if "mujoco" in sys.modules and not choose_mujoco_gl() and family is MUJOCO:
-        made.close()
-        raise ProxRLError(f"{config.env} can't be drawn: MuJoCo finds no OpenGL that draws without a display; {APT_LINE}")
-    fps = ATARI_FPS / config.frame_skip if family is ATARI else _speed(made.metadata.get("render_fps"))
-    limit = config.max_episode_steps or getattr(made.spec, "max_episode_steps", None)
+        single.close()
+        raise ProxRLError(f"{config.env} can't be rendered: MuJoCo finds no OpenGL that works without a display; {APT_LINE}")
+    fps = ATARI_FPS / config.frame_skip if family is ATARI else _valid_fps(single.metadata.get("render_fps"))
+    max_steps = config.max_episode_steps or getattr(single.spec, "max_episode_steps", None)
     stack = config.frame_stack if family is ATARI else 1
-    return Stage(InProcessEnvs([lambda: FilmedEnv(made, film)], frame_stack=stack), film, fps, limit)
+    environments = InProcessEnvs([lambda: RenderingWrapper(single, frames)], frame_stack=stack)
+    return RenderedEnv(environments, frames, fps, max_steps)
 
 
-def _speed(told: Any) -> float:
-    """What an environment says about itself, if a video can have it."""
+def _valid_fps(render_fps: Any) -> float:
+    """Return the `render_fps` of an environment if a video can have that speed, otherwise the default."""
     try:
-        fps = float(told)
+        fps = float(render_fps)
     except (TypeError, ValueError):
         return DEFAULT_FPS
-    return fps if 0 < fps <= FASTEST_FPS else DEFAULT_FPS
+    return fps if 0 < fps <= MAX_FPS else DEFAULT_FPS
 
 
 def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
-    """ale-py's pool has no pictures, but its observations are those of single games, pixel by pixel."""
+    """Create a single game: ale-py's pool can't render, but its observations equal those of single games pixel by pixel."""
     for module in ("ale_py", "cv2"):
         if importlib.util.find_spec(module) is None:
-            raise ProxRLError(f"drawing {config.env} needs the atari extra: pip install 'proxrl[atari]'")
+            raise ProxRLError(f"rendering {config.env} needs the atari extra: pip install 'proxrl[atari]'")
     import ale_py
 
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner among the lines of a command
-    # Rewards as the game gives them, so that the return so far is the score on the screen.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner in the output of a command
+    # Unclipped rewards, so that the return so far is the score on the screen.
     options = dataclasses.replace(atari_options(config), sign_rewards=False)
-    return ClassicAtari(rom_of(str(env)) or "", options, PICTURES)
+    return ClassicAtari(rom_of(str(env)) or "", options, RGB_ARRAY)
 
 
 def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
@@ -122,27 +123,29 @@ def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
     if isinstance(source, str) and ":" in source:
         source = find_callable(source) or source
     if not callable(source) or _takes(source, "render_mode"):
-        ways = [{"render_mode": PICTURES}]
-    elif _takes(source, None):  # it passes on what it gets, maybe to something that does not take it
-        ways = [{"render_mode": PICTURES}, {}]
+        attempts = [{"render_mode": RGB_ARRAY}]
+    elif _takes(source, None):  # it passes its keyword arguments on, maybe to something that takes no render_mode
+        attempts = [{"render_mode": RGB_ARRAY}, {}]
     else:
-        ways = [{}]
+        attempts = [{}]
     try:
-        made = _first_made([functools.partial(make_env, source, kwargs | way, *rest) for way in ways])
+        made = _first_success([functools.partial(make_env, source, kwargs | attempt, *rest) for attempt in attempts])
     except ProxRLError as error:
         reason = one_line(error.__cause__) if error.__cause__ else str(error)
-        raise ProxRLError(f"{config.env} can't be drawn: it can't be made with render_mode rgb_array ({reason})") from error
-    if made.render_mode != PICTURES:
+        raise ProxRLError(
+            f"{config.env} can't be rendered: it can't be created with render_mode='rgb_array' ({reason})"
+        ) from error
+    if made.render_mode != RGB_ARRAY:
         made.close()
         raise ProxRLError(
-            f"{config.env} can't be drawn: its render_mode is {made.render_mode}; let what makes it take render_mode='rgb_array',"
-            " and render() return a picture [height, width, 3]"
+            f"{config.env} can't be rendered: its render_mode is {made.render_mode}; let its constructor accept"
+            " render_mode='rgb_array', and render() return an image [height, width, 3]"
         )
     return made
 
 
-def _first_made(makers: Sequence[Callable[[], gymnasium.Env]]) -> gymnasium.Env:
-    """By the first that succeeds; if none does, the error is the first's."""
+def _first_success(makers: Sequence[Callable[[], gymnasium.Env]]) -> gymnasium.Env:
+    """Return the result of the first call that succeeds. If none does, raise the error of the first."""
     try:
         return makers[0]()
     except ProxRLError:
@@ -153,7 +156,7 @@ def _first_made(makers: Sequence[Callable[[], gymnasium.Env]]) -> gymnasium.Env:
 
 
 def _takes(function: Callable[..., Any], name: str | None) -> bool:
-    """Whether there is a parameter of that name; None for one that takes any."""
+    """Return whether a function has a parameter of this name; with None, whether it has `**kwargs`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -161,39 +164,47 @@ def _takes(function: Callable[..., Any], name: str | None) -> bool:
     return any(one.kind is one.VAR_KEYWORD if name is None else one.name == name for one in parameters)
 
 
-def _envpool_stage(config: Config, film: Film, family: Family) -> Stage:
+def _open_envpool(config: Config, frames: FrameBuffer, family: Family) -> RenderedEnv:
     if family is ATARI:
         options = dataclasses.replace(atari_options(config), sign_rewards=False)
-        pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, render_mode=PICTURES)
-        return Stage(FilmedPool(pool, film), film, ATARI_FPS / config.frame_skip, options.max_steps)
+        pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, render_mode=RGB_ARRAY)
+        fps = ATARI_FPS / config.frame_skip
+        return RenderedEnv(RenderingPool(pool, frames), frames, fps, options.max_steps)
     if "mujoco" in task_packages()[task_name(config.env)] and not load_system_egl():
-        raise ProxRLError(f"{config.env} can't be drawn: EnvPool needs EGL, loaded before envpool is imported; {APT_LINE}")
+        raise ProxRLError(f"{config.env} can't be rendered: EnvPool needs EGL, loaded before envpool is imported; {APT_LINE}")
     limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
-    kwargs: dict[str, Any] = {**config.env_kwargs, **limit, "render_mode": PICTURES}
+    kwargs: dict[str, Any] = {**config.env_kwargs, **limit, "render_mode": RGB_ARRAY}
     pool = EnvPoolEnvs(config.env, 1, **kwargs)
-    return Stage(FilmedPool(pool, film), film, PROCGEN_FPS if family is PROCGEN else DEFAULT_FPS, config.max_episode_steps)
+    fps = PROCGEN_FPS if family is PROCGEN else DEFAULT_FPS
+    return RenderedEnv(RenderingPool(pool, frames), frames, fps, config.max_episode_steps)
 
 
-class Moment(NamedTuple):
-    """What there is to see after one step."""
+class RenderedStep(NamedTuple):
+    """One step of a rendered environment."""
 
-    frames: list[Frame]  # one, and before an episode's first step that of its beginning
-    episode: int  # which, from 0
-    step: int  # of this episode
-    total: float  # return so far
-    finished: Episode | None
+    frames: list[Frame]  # one; two after the first step of an episode, whose beginning comes first; none for a dummy step
+    episode: int  # counted from 0
+    length: int  # steps of this episode so far
+    total_reward: float  # of this episode so far
+    finished: Episode | None  # the episode that this step ended
 
 
-def moments(stage: Stage, compute: Compute, policy: Policy, seed: int, deterministic: bool) -> Iterator[Moment]:
-    """A policy on the stage, episode after episode. Its seeds are those of an evaluation's first environment; the episodes too if
-    the run's environments are made one by one, but a pool or a vectorised class draws other numbers from them.
+def rendered_steps(
+    rendered: RenderedEnv, compute: Compute, policy: Policy, seed: int, deterministic: bool
+) -> Iterator[RenderedStep]:
+    """Yield the steps of a policy, episode after episode.
+
+    The seeds are those of the first environment in an evaluation. The episodes are the same too if the run's environments are
+    created one by one; a pool or a vectorized class draws other numbers from the same seed.
     """
-    stage.film.clear()
-    episode, length, total = 0, 0, 0.0
-    for step in act_steps(stage.environments, compute, policy, seed, deterministic):
+    rendered.frames.clear()
+    episode, length, total_reward = 0, 0, 0.0
+    for step in act_steps(rendered.environments, compute, policy, seed, deterministic):
         if step.valid[0]:
-            length, total = length + 1, total + float(step.reward[0])
+            length, total_reward = length + 1, total_reward + float(step.reward[0])
         finished = step.episodes[0] if step.episodes else None
-        yield Moment(stage.film.take(), episode, length, finished.total_reward if finished else total, finished)
         if finished:
-            episode, length, total = episode + 1, 0, 0.0
+            total_reward = finished.total_reward
+        yield RenderedStep(rendered.frames.take(), episode, length, total_reward, finished)
+        if finished:
+            episode, length, total_reward = episode + 1, 0, 0.0

@@ -1,4 +1,4 @@
-"""`proxrl play`: a trained policy in a window, the same for every family of environments."""
+"""`proxrl play`: shows a trained policy in a window, in the same way for every family of environments."""
 
 import os
 from contextlib import closing
@@ -11,8 +11,8 @@ from proxrl.errors import ProxRLError
 from proxrl.look.agent import load
 from proxrl.look.evaluation import check_request
 from proxrl.look.opengl import has_display
-from proxrl.look.recording import acted, check_speed, opened, until
-from proxrl.look.rendering import Moment
+from proxrl.look.recording import agent_steps, check_limits, limit_steps, open_agent_env
+from proxrl.look.rendering import RenderedStep
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
 from proxrl.types import Episode
@@ -30,20 +30,21 @@ def play(
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
 ) -> list[Episode]:
-    """Show a run's policy until the window is closed, or so many episodes are over; gives those that were. `env` is for runs
-    whose environment was a Python callable.
+    """Show a run's policy until the window is closed or `episodes` are finished, and return the finished episodes.
+
+    `env` is for runs whose environment was a Python callable.
     """
     check_request(episodes, seed)
-    check_speed(fps)
+    check_limits(fps)
     pygame, folder = import_pygame(), find_run(run, runs_dir)
     if not has_display():
         raise ProxRLError(f"there is no display to open a window on; use proxrl record {folder.path}, which writes a video")
     agent = load(folder.path, checkpoint, device)
     finished: list[Episode] = []
-    with closing(Window(pygame, agent.config.env)) as window, opened(agent, env, "play") as stage:
-        for moment in until(acted(stage, agent, seed, deterministic), episodes, None):
-            finished += [moment.finished] if moment.finished else []
-            if not window.show(moment, fps or stage.fps):
+    with closing(Window(pygame, agent.config.env)) as window, open_agent_env(agent, env, "play") as rendered:
+        for step in limit_steps(agent_steps(rendered, agent, seed, deterministic), episodes, None):
+            finished += [step.finished] if step.finished else []
+            if not window.show(step, fps or rendered.fps):
                 break
     return finished
 
@@ -58,23 +59,23 @@ def import_pygame() -> ModuleType:
 
 
 class Window:
-    """Pictures at an even pace. Esc, Q and the window's own button close it."""
+    """Shows frames at a constant rate. Esc, Q and the window's close button close it."""
 
     def __init__(self, pygame: ModuleType, title: str) -> None:
         self._pygame, self._title = pygame, title
         self._clock = pygame.time.Clock()
-        self._screen: Any = None  # opens with the first picture, whose size it takes
+        self._screen: Any = None  # opened with the size of the first frame
         try:
             pygame.display.init()
         except pygame.error as error:
             raise ProxRLError(f"no window can be opened ({error}); use proxrl record, which writes a video") from error
 
-    def show(self, moment: Moment, fps: float) -> bool:
-        """Whether to go on."""
-        for frame in moment.frames:
+    def show(self, step: RenderedStep, fps: float) -> bool:
+        """Show the frames of a step, and return False if the user has closed the window."""
+        for frame in step.frames:
             self._draw(frame)
-            told = f"episode {moment.episode + 1}  step {moment.step:,}  return {moment.total:.2f}"
-            self._pygame.display.set_caption(f"{self._title}  {told}")
+            state = f"episode {step.episode + 1}  step {step.length:,}  return {step.total_reward:.2f}"
+            self._pygame.display.set_caption(f"{self._title}  {state}")
             self._clock.tick(fps)
         return not any(map(self._closes, self._pygame.event.get()))
 
@@ -82,15 +83,15 @@ class Window:
         self._pygame.display.quit()
 
     def _draw(self, frame: Frame) -> None:
-        picture = self._pygame.surfarray.make_surface(enlarged(frame).swapaxes(0, 1))
+        image = self._pygame.surfarray.make_surface(enlarged(frame).swapaxes(0, 1))
         if self._screen is None:
-            self._screen = self._pygame.display.set_mode(picture.get_size(), self._pygame.RESIZABLE)
+            self._screen = self._pygame.display.set_mode(image.get_size(), self._pygame.RESIZABLE)
         width, height = self._screen.get_size()
-        scale = min(width / picture.get_width(), height / picture.get_height())
-        size = round(picture.get_width() * scale), round(picture.get_height() * scale)
+        scale = min(width / image.get_width(), height / image.get_height())
+        size = round(image.get_width() * scale), round(image.get_height() * scale)
         self._screen.fill("black")
         corner = (width - size[0]) // 2, (height - size[1]) // 2
-        self._screen.blit(self._pygame.transform.scale(picture, size), corner)
+        self._screen.blit(self._pygame.transform.scale(image, size), corner)
         self._pygame.display.flip()
 
     def _closes(self, event: Any) -> bool:
