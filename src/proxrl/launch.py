@@ -155,7 +155,7 @@ def run(
         evaluate = stack.enter_context(evaluator(env, parts))
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks, capture)
         message = "" if quiet else "stopping after this iteration"
-        received = stack.enter_context(stopping_signals(message, session.request_stop, several=world.size > 1))
+        received = stack.enter_context(stopping_signals(message, session.request_stop, several_ranks=world.size > 1))
         display.start(opening(config, path, start_step, world))
         if config.compile:
             display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")

@@ -192,7 +192,7 @@ def test_callables_are_kept_by_name_and_found_again() -> None:
 
 
 def test_a_callable_that_can_not_be_found_again_is_refused() -> None:
-    with pytest.raises(ProxRLError, match="can't be found again by that name"):
+    with pytest.raises(ProxRLError, match="can't be imported by that name"):
         proxrl.train("CartPole-v1", policy=lambda *_: None, **TINY, quiet=True)
 
 

@@ -80,7 +80,7 @@ def test_a_function_that_config_toml_could_not_name_is_refused() -> None:
     def hidden(step: int, planned_steps: int) -> float:
         return halving(step, planned_steps)
 
-    with pytest.raises(ProxRLError, match="can't be found again"):
+    with pytest.raises(ProxRLError, match="can't be imported by that name"):
         parse_value("gamma", hidden)
 
 

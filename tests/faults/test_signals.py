@@ -31,7 +31,7 @@ def test_a_signal_saves_and_the_same_command_resumes(
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert err == "stopping after this iteration; once more stops at once\n"
+    assert err == "stopping after this iteration; press Ctrl-C again to stop at once\n"
     closing = out.splitlines()[-1]
     assert "the same command resumes" in closing
     step = saved(tmp_path / FOLDER)[1]["step"]

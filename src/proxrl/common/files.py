@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and locks on folders."""
+"""Files that are replaced atomically, and lock files."""
 
 import contextlib
 import errno
@@ -11,17 +11,20 @@ from typing import IO
 
 from proxrl.errors import ProxRLError
 
-# Filesystems without locks: two runs in one folder are then the user's own risk, which beats not running at all.
-NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-LOCK_IS_TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # the last two are how Windows says it
+# Raised by filesystems without locks. Running without a lock is better than not running at all.
+LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+LOCK_IS_TAKEN = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}  # the last two are from Windows
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write to the path given: it takes the place of `path` whole, even if the power fails, or not at all after an error."""
-    if path.exists() and not path.is_file():  # a device or a pipe would become a plain file
+    """Yield a temporary path to write to; it replaces `path` at the end, or is removed after an error.
+
+    Even after a power failure, `path` has either its old or its new content.
+    """
+    if path.exists() and not path.is_file():  # replacing a device or a pipe would turn it into a plain file
         raise FileExistsError(errno.EEXIST, "it is not a file")
-    # The process id keeps two writers from sharing a temporary file; what a kill leaves behind, `RunFolder.create` removes.
+    # The process id keeps two writers apart. `RunFolder.create` removes the files of processes that were killed.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -32,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    # The rename itself lasts only once the folder is on disk; Windows and some network filesystems can't sync a folder.
+    # The rename is durable only after the folder is synced, which Windows and some network filesystems can't do.
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -43,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def one_line_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into one line."""
+    """Turn an `OSError` into a one-line `ProxRLError`."""
     try:
         yield
     except OSError as error:
@@ -51,15 +54,15 @@ def one_line_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place where nothing can be written, before anything is computed for it."""
+    """Raise a `ProxRLError` if `path` can't be a file, before anything is computed for it."""
     if not path.parent.is_dir():
         raise ProxRLError(f"can't write {path}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
         raise ProxRLError(f"can't write {path}: it is not a file")
 
 
-def lives(pid: int) -> bool:
-    """Whether there is such a process here. Windows has no way to ask without harm, so there it always may."""
+def process_exists(pid: int) -> bool:
+    """Return whether a process with this id may be running on this host: always True on Windows, which has no safe way to ask."""
     if sys.platform == "win32":
         return True
     try:
@@ -72,12 +75,15 @@ def lives(pid: int) -> bool:
 
 
 def acquire_lock(path: Path, busy: str) -> IO[bytes]:
-    """The lock is held until the file is closed or the process ends; `busy` says what the process that has it does."""
+    """Lock a file until it is closed or the process ends, and write the process id to it.
+
+    Raises a `ProxRLError` if another process holds the lock; `busy` completes its message "process 123 ...".
+    """
     file = open(path, "a+b")
     try:
-        _lock_patiently(file)
+        _lock_with_retries(file)
     except OSError as error:
-        if error.errno not in NO_LOCKS_HERE:
+        if error.errno not in LOCKS_UNSUPPORTED:
             file.seek(0)
             owner = file.read(20).decode(errors="replace").strip()
             file.close()
@@ -94,7 +100,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock_or_raise(file: IO[bytes]) -> None:
-        # Windows forbids reading a locked byte, so the lock lies far behind the process id.
+        # Windows does not allow reading a locked byte, so lock one far behind the process id.
         file.seek(1 << 20)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         file.seek(0)
@@ -106,8 +112,8 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _lock_patiently(file: IO[bytes]) -> None:
-    """Whoever asks whether a run is locked holds the lock for an instant."""
+def _lock_with_retries(file: IO[bytes]) -> None:
+    """Try for a moment, since `is_locked` in another process briefly takes the lock."""
     for _ in range(4):
         try:
             return _lock_or_raise(file)
@@ -119,14 +125,14 @@ def _lock_patiently(file: IO[bytes]) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock; for this it takes the lock for an instant."""
+    """Return whether another process holds the lock, by briefly taking it."""
     try:
-        # Reading is enough for a lock, but on Windows; and others' files can be read only.
+        # Except on Windows, read access is enough for a lock, and files of other users may be read-only.
         file = open(path, "r+b" if sys.platform == "win32" else "rb")
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # who can't look must believe what is said of it
+        return True  # can't check, so assume it is locked
     with file:
         try:
             _lock_or_raise(file)

@@ -1,4 +1,4 @@
-"""Objects by name: `module:attribute`, from installed packages or from the current folder."""
+"""Importing objects by name, `module:attribute`, from installed packages or the current folder."""
 
 import importlib
 import os
@@ -9,9 +9,9 @@ from proxrl.errors import ProxRLError, one_line
 
 
 def import_attribute(text: str) -> Any:
-    """What `module:attribute` names; None where the module has no such attribute."""
+    """Return the object named by `module:attribute`, or None if the module has no such attribute."""
     module_name, _, attribute = text.partition(":")
-    if os.getcwd() not in sys.path:  # a console script's path lacks the folder that it was called from
+    if os.getcwd() not in sys.path:  # console scripts start without the current folder in sys.path
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
@@ -21,18 +21,18 @@ def import_attribute(text: str) -> Any:
         raise ProxRLError(f"{text}: importing {module_name!r} failed: {one_line(error)}") from error
     if module_name == "__main__" and not hasattr(module, attribute):
         raise ProxRLError(
-            f"{text} was defined in a script, and only that script knows it: evaluate there, or define it in a module of its own"
+            f"{text} was defined in a script, and only that script can find it: evaluate there, or define it in a module"
         )
     return getattr(module, attribute, None)
 
 
 def name_of(function: Any) -> str:
-    """`module:attribute` of a callable that a run's config.toml must be able to name; refuses what can't be found again so."""
+    """Return the name `module:attribute` of a callable, for config.toml; raise a `ProxRLError` if importing it by name fails."""
     text = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
     try:
         found = import_attribute(text)
     except ProxRLError:
         found = None
     if found is not function:
-        raise ProxRLError(f"{text} can't be found again by that name; define it at the top of a module")
+        raise ProxRLError(f"{text} can't be imported by that name; define it at the top of a module")
     return text

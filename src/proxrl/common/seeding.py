@@ -1,8 +1,8 @@
-"""One seed fixes everything, and no two consumers share a stream.
+"""Random streams: one seed determines all of them, and no two consumers share one.
 
-Every stream is addressed, not advanced: (seed, purpose, global environment index, iteration or episode). So nothing about random
-numbers has to be saved to resume a run, results do not depend on how environments are spread over ranks, and seeds 0 and 1
-share no environment seed, which `seed + index` would give them.
+A stream is identified by its address (seed, purpose, global environment index, iteration or episode) instead of by how much was
+drawn before. So no generator state has to be saved to resume a run, results do not depend on how environments are distributed
+over ranks, and seeds 0 and 1 have no environment seed in common, as they would with `seed + index`.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for; part of its address, so the order is fixed forever."""
+    """What a stream is used for. The values are part of its address: changing them would change every run."""
 
     WEIGHTS = 0
     EPISODE = 1
@@ -21,15 +21,15 @@ class Purpose(IntEnum):
 
 
 def seed_sequence(seed: int, purpose: Purpose, *address: int) -> np.random.SeedSequence:
-    """The node of the seed tree at this address."""
+    """Return the seed sequence at this address."""
     return np.random.SeedSequence(seed, spawn_key=(int(purpose), *address))
 
 
 def integer_seed(seed: int, purpose: Purpose, *address: int) -> int:
-    """A seed for a part that only takes an int (torch, an environment); below 2**31 because C++ pools take 32 signed bits."""
+    """Return a seed for torch or an environment, which take an int; below 2**31, since C++ pools take signed 32-bit numbers."""
     return int(seed_sequence(seed, purpose, *address).generate_state(1)[0]) >> 1
 
 
 def generator(seed: int, purpose: Purpose, *address: int) -> np.random.Generator:
-    """A numpy generator for this address."""
+    """Return a NumPy generator for this address."""
     return np.random.default_rng(seed_sequence(seed, purpose, *address))

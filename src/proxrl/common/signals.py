@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, which is fulfilled once everything is saved."""
+"""Ctrl-C and SIGTERM as a request to stop, so that everything can be saved first."""
 
 import os
 import signal
@@ -9,39 +9,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-SECONDS_OF_ONE_SIGTERM = 5.0
-
-
-def nothing() -> None:
-    pass
+# Repeated SIGTERMs within this time count as one.
+REPEATED_SIGTERM_SECONDS = 5.0
 
 
 @contextmanager
-def stopping_signals(message: str, ask: Callable[[], None] = nothing, several: bool = False) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM calls `ask` and is kept in the list that is given; a second one does not wait. `message` is
-    printed; where it is empty, nothing is.
+def stopping_signals(
+    message: str, request_stop: Callable[[], None] = lambda: None, several_ranks: bool = False
+) -> Iterator[list[int]]:
+    """On the first Ctrl-C or SIGTERM, call `request_stop`, print `message` unless it is empty, and append the signal's number to
+    the list that this context yields. A second signal raises `KeyboardInterrupt`.
 
-    A second SIGTERM to one of several ranks is no impatience if it comes at once: Slurm sends it to every process, and torchrun
-    passes its own on to its ranks.
+    With several ranks, a second SIGTERM within a few seconds is ignored: Slurm sends it to every process, and torchrun forwards
+    the one that it received to its ranks.
     """
     received: list[int] = []
     received_at = 0.0
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
         nonlocal received_at
-        if received and several and number == signal.SIGTERM and time.monotonic() - received_at < SECONDS_OF_ONE_SIGTERM:
+        if received and several_ranks and number == signal.SIGTERM and time.monotonic() - received_at < REPEATED_SIGTERM_SECONDS:
             return
         if received:
             raise KeyboardInterrupt
         received.append(number)
         received_at = time.monotonic()
-        ask()
+        request_stop()
         if message:
-            # Straight to the stream: the display may be in the middle of drawing.
-            with suppress(OSError, ValueError):  # a stream without a file behind it
-                os.write(sys.stderr.fileno(), f"{message}; once more stops at once\n".encode())
+            # Not through the display, which may be in the middle of drawing.
+            with suppress(OSError, ValueError):  # stderr may not be a file
+                os.write(sys.stderr.fileno(), f"{message}; press Ctrl-C again to stop at once\n".encode())
 
-    # Only the main thread may install handlers; elsewhere the program around us decides.
+    # Only the main thread may install handlers; in other threads that is left to the surrounding program.
     main = threading.current_thread() is threading.main_thread()
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM) if main}
     try:

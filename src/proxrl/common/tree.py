@@ -1,11 +1,11 @@
-"""Nested dicts and tuples of arrays, so that one observation or a dictionary of them takes the same path."""
+"""Nested dicts and tuples of arrays, so that plain and nested observations share their code."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Apply `function` to the leaves of trees of equal shape; anything but a dict or a tuple is a leaf."""
+    """Apply `function` to the leaves of trees of equal structure; anything but a dict or a tuple is a leaf."""
     if isinstance(tree, dict):
         return {key: tree_map(function, value, *(other[key] for other in rest)) for key, value in tree.items()}
     if isinstance(tree, tuple):
@@ -14,7 +14,7 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def tree_leaves(tree: Any) -> Iterator[Any]:
-    """The leaves in a fixed order."""
+    """Yield the leaves in the order of `tree_map`."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from tree_leaves(value)

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from proxrl.common.files import acquire_lock, is_locked, lives, one_line_errors, replacing
+from proxrl.common.files import acquire_lock, is_locked, one_line_errors, process_exists, replacing
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.parse import load_toml, read_toml, save_toml, typed
 from proxrl.errors import ProxRLError
@@ -255,7 +255,7 @@ class RunFolder:
         for folder in (self.videos, self.path / "export"):
             for path in folder.glob(".*.tmp"):
                 owner = re.fullmatch(r"\.(?!step-).+\.(\d+)\.tmp", path.name)
-                if owner is not None and not lives(int(owner[1])):
+                if owner is not None and not process_exists(int(owner[1])):
                     yield path
 
     def _saved_config(self) -> Config:
