@@ -1,14 +1,13 @@
-"""The display on a real pseudo-terminal, in a pipe, and silent."""
+"""The display of training on a pseudo-terminal, in a pipe, and when quiet."""
 
 import io
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from proxrl.log.console import Console, Pace
+from terminals import ESCAPE, run_in_pipe, run_on_terminal
 
 SESSION = """
 import time
@@ -22,60 +21,10 @@ console.message("checkpoint [saved] at runs/[x]/seed1")
 console.update(500_224, mean_return=499.5, best_return=500.0)
 console.finish("done")
 """
-BAR = """
-import time
-from proxrl.log.bar import episodes_bar
-with episodes_bar("Evaluating", 4) as watch:
-    for finished in (0, 1, 0, 2):
-        watch(finished, 3)
-    time.sleep(0.3)  # it is drawn some times a second
-"""
-ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-def run_on_terminal(columns: int = 80, session: str = SESSION, **environment: str) -> str:
-    """Everything that a terminal of this width receives."""
-    pty = pytest.importorskip("pty", reason="pseudo-terminals are POSIX")
-    import fcntl
-    import struct
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
-    child = subprocess.Popen(
-        [sys.executable, "-c", session],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**inherited, "TERM": "xterm", **environment},
-    )
-    os.close(theirs)
-    received = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not chunk:
-            break
-        received += chunk
-    os.close(ours)
-    assert child.wait() == 0, received.decode()
-    return received.decode()
-
-
-def run_in_pipe(**environment: str) -> str:
-    command = [sys.executable, "-c", SESSION]
-    session = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment}, check=False
-    )
-    assert session.returncode == 0, session.stdout.decode()
-    return session.stdout.decode()
 
 
 def test_terminal_shows_live_progress() -> None:
-    text = run_on_terminal()
+    text = run_on_terminal(SESSION)
     plain = ESCAPE.sub("", text)
     assert "CartPole-v1, seed 1" in plain
     assert re.search(r"step \d+,\d+/500,224  return 103\.4  best 120\.0  [\d,]+ steps/s", plain)
@@ -86,14 +35,16 @@ def test_terminal_shows_live_progress() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden once and shown again"
 
 
-def test_terminal_is_redrawn_rarely() -> None:
-    # 49 updates in half a second: at most 8 drawings a second, plus start, message and finish.
-    assert 3 <= ESCAPE.sub("", run_on_terminal()).count("steps/s") <= 20
+def test_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
+    # There are 49 updates in half a second, and start, message and finish draw too.
+    assert 3 <= ESCAPE.sub("", run_on_terminal(SESSION)).count("steps/s") <= 20
 
 
-def test_narrow_terminal() -> None:
+def test_lines_fit_a_narrow_terminal() -> None:
     drawn = [
-        line for line in re.split(r"[\r\n]+", ESCAPE.sub("", run_on_terminal(columns=40))) if "left" in line or "step " in line
+        line
+        for line in re.split(r"[\r\n]+", ESCAPE.sub("", run_on_terminal(SESSION, columns=40)))
+        if "left" in line or "step " in line
     ]
     assert drawn
     assert max(map(len, drawn)) <= 40
@@ -101,7 +52,7 @@ def test_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}, {"PYTHONIOENCODING": "ascii"}])
 def test_pipe_has_plain_lines(environment: dict[str, str]) -> None:
-    lines = run_in_pipe(**environment).splitlines()
+    lines = run_in_pipe(SESSION, **environment).splitlines()
     assert "\x1b" not in "".join(lines)
     assert "\r" not in "".join(lines)
     assert lines[0] == "CartPole-v1, seed 1"
@@ -111,7 +62,7 @@ def test_pipe_has_plain_lines(environment: dict[str, str]) -> None:
 
 
 def test_dumb_terminal_has_plain_lines() -> None:
-    text = run_on_terminal(TERM="dumb")
+    text = run_on_terminal(SESSION, TERM="dumb")
     assert "\x1b" not in text
     assert "step 500,224/500,224  100%" in text
 
@@ -124,10 +75,10 @@ class Clock:
         return self.now
 
 
-def test_plain_lines_come_every_ten_seconds_with_the_rate_of_this_session() -> None:
+def test_plain_lines_are_printed_every_ten_seconds_with_the_rate_of_this_session() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(planned_steps=1_000_000, start_step=500_000, stream=stream, clock=clock)
-    clock.now += 100  # building the environments is not training
+    clock.now += 100  # building the environments does not count
     console.start("opening")
     for second in range(1, 26):
         clock.now += 1
@@ -190,7 +141,7 @@ def test_quiet_prints_nothing() -> None:
     assert console.steps_per_second == pytest.approx(50 / 60)
 
 
-def test_lost_pipe_does_not_end_training() -> None:
+def test_a_closed_pipe_does_not_end_training() -> None:
     reading, writing = os.pipe()
     console = Console(planned_steps=100, stream=os.fdopen(writing, "w"))
     console.start("first")
@@ -198,21 +149,3 @@ def test_lost_pipe_does_not_end_training() -> None:
     console.message("nobody reads this")
     console.update(100)
     console.finish("nor this")
-
-
-def test_letters_that_the_stream_lacks() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    Console(planned_steps=1, stream=stream).message("ok → fine")
-    assert raw.getvalue() == b"ok ? fine\n"
-
-
-def test_a_bar_counts_episodes_and_steps_on_a_terminal_and_is_gone_at_the_end() -> None:
-    text = run_on_terminal(120, session=BAR)
-    assert "3/4 episodes  12 steps" in ESCAPE.sub("", text)
-    assert text.endswith("\x1b[2K")  # the last thing that it does is to clear its line
-
-
-def test_a_bar_is_silent_in_a_pipe() -> None:
-    done = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")

@@ -1,4 +1,4 @@
-"""metrics.jsonl: every line is JSON, and a resumed run leaves no trace of what it repeats."""
+"""metrics.jsonl: every line is valid JSON, and a resumed run removes the lines of the steps that it repeats."""
 
 import json
 import math
@@ -15,15 +15,15 @@ from proxrl.log.jsonl import JsonlLogger
 
 
 def strict_lines(path: Path) -> list[dict[str, Any]]:
-    """Parsed by the letter of JSON, which has no NaN."""
+    """Parse the lines as strict JSON, which has no NaN."""
 
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is not JSON")
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
 
     return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
 
 
-def test_lines(tmp_path: Path) -> None:
+def test_each_line_has_step_time_and_metrics(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path)
     logger.log(512, {"losses/value_loss": 0.5, "charts/episodic_return": math.nan, "charts/SPS": math.inf})
@@ -37,10 +37,10 @@ def test_lines(tmp_path: Path) -> None:
     assert second == {"step": 1024, "losses/value_loss": 0.25}
 
 
-def test_resume_drops_what_will_be_repeated(tmp_path: Path) -> None:
+def test_resume_removes_later_steps(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = [f'{{"step": {step}, "time": {step / 10}, "a": 1.0}}\n' for step in (100, 200, 200, 300, 400)]
-    path.write_text("".join(lines) + '{"step": 150, "ti')  # a kill in the middle of a line
+    path.write_text("".join(lines) + '{"step": 150, "ti')  # a process killed while writing a line
     logger = JsonlLogger(path, resume_step=200)
     assert path.read_text() == "".join(lines[:3])
     logger.log(300, {"a": 2.0})
@@ -48,18 +48,18 @@ def test_resume_drops_what_will_be_repeated(tmp_path: Path) -> None:
     entries = strict_lines(path)
     assert [entry["step"] for entry in entries] == [100, 200, 200, 300]
     assert entries[-1]["a"] == 2.0
-    assert 20.0 <= entries[-1]["time"] < 21.0, "the clock goes on from the last line kept"
+    assert 20.0 <= entries[-1]["time"] < 21.0, "the clock continues from the last line"
 
 
 @pytest.mark.parametrize("tail", ['{"step": 150, "time": 1.0}', '{"step": 150', "[1]\n", "\n", '{"time": 1}\n', "\x00\x00\n"])
-def test_resume_drops_unfinished_lines(tmp_path: Path, tail: str) -> None:
+def test_resume_removes_incomplete_lines(tmp_path: Path, tail: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 100, "time": 0.5}\n' + tail)
     JsonlLogger(path, resume_step=200).close()
     assert path.read_text() == '{"step": 100, "time": 0.5}\n'
 
 
-def test_run_from_the_beginning_forgets_everything(tmp_path: Path) -> None:
+def test_a_new_run_removes_all_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 0, "time": 9.5}\n')
     logger = JsonlLogger(path)
@@ -70,7 +70,7 @@ def test_run_from_the_beginning_forgets_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
-def test_disk_that_takes_no_more(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
     import resource
 
     path = tmp_path / "metrics.jsonl"
@@ -89,6 +89,6 @@ def test_disk_that_takes_no_more(tmp_path: Path) -> None:
     assert [entry["step"] for entry in strict_lines(path)] == [1]
 
 
-def test_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match="can't write"):
         JsonlLogger(tmp_path / "absent" / "metrics.jsonl")

@@ -1,4 +1,4 @@
-"""Events as TensorBoard itself reads them."""
+"""Events are read back with TensorBoard itself."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_scalars(tmp_path: Path) -> None:
     assert points(tmp_path, "losses/entropy") == [(0, -1.0), (512, -2.5)]
 
 
-def test_resume_hides_superseded_points(tmp_path: Path) -> None:
+def test_resume_hides_the_points_that_it_repeats(tmp_path: Path) -> None:
     write(tmp_path, None, {100: 1.0, 200: 2.0, 300: 3.0, 400: 4.0})
     write(tmp_path, 200, {300: 30.0})
     assert points(tmp_path, "charts/episodic_return") == [(100, 1.0), (200, 2.0), (300, 30.0)]
@@ -45,7 +45,7 @@ def test_points_appear_while_training(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("proxrl.log.tensorboard.WRITE_SECONDS", 0.1)
     logger = TensorBoardLogger(tmp_path)
     logger.log(1, {"a": 1.0})
-    assert points(tmp_path, "a") == [], "a batch is not written at once"
+    assert points(tmp_path, "a") == [], "events are written in batches"
     time.sleep(0.15)
     logger.log(2, {"a": 2.0})
     assert points(tmp_path, "a") == [(1, 1.0), (2, 2.0)]
@@ -53,7 +53,9 @@ def test_points_appear_while_training(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
-def test_disk_that_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     import resource
 
     monkeypatch.setattr("proxrl.log.tensorboard.WRITE_SECONDS", 0.0)
@@ -84,7 +86,7 @@ TensorBoardLogger(Path(sys.argv[1])).close()
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], env=environment, check=True)
 
 
-def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProxRLError, match="can't write TensorBoard events"):
         TensorBoardLogger(tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Weights & Biases for real, offline: what it wrote is read back from its own file."""
+"""Weights & Biases in offline mode: what it writes is read back from its file."""
 
 import os
 import struct
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from proxrl.log.wandb import WandbLogger
 folder = Path(sys.argv[1])
-for steps in ((100, 200, 150), (150, 400)):  # falling within a session too, since only the server would remember the one before
+for steps in ((100, 200, 150), (150, 400)):  # decreasing steps, since only the server knows earlier sessions
     logger = WandbLogger(folder, {"gamma": 0.99, "hidden_sizes": (64, 64)}, name="ppo seed1", quiet=True)
     for step in steps:
         logger.log(step, {"charts/SPS": float(step), "losses/entropy": float("nan")})
@@ -32,20 +32,20 @@ def offline(folder: Path) -> dict[str, str]:
 
 
 def records(path: Path) -> Iterator[Any]:
-    """wandb's own messages. Its file is a LevelDB log: blocks of 32 KB, with records that may continue in the next block."""
+    """Read wandb's messages from its file, a LevelDB log: blocks of 32 KB, with records that may continue in the next block."""
     from wandb.proto import wandb_internal_pb2
 
-    data, position, whole = path.read_bytes(), 7, b""  # the file has a header of its own
+    data, position, record = path.read_bytes(), 7, b""  # after the header of the file
     while position + 7 <= len(data):
         if 32768 - position % 32768 < 7:
             position += 32768 - position % 32768
             continue
         _, length, kind = struct.unpack_from("<IHB", data, position)
-        whole += data[position + 7 : position + 7 + length]
+        record += data[position + 7 : position + 7 + length]
         position += 7 + length
-        if kind in (1, 4):  # whole, or the last piece
-            yield wandb_internal_pb2.Record.FromString(whole)
-            whole = b""
+        if kind in (1, 4):  # a complete record, or the last part of one
+            yield wandb_internal_pb2.Record.FromString(record)
+            record = b""
 
 
 def test_offline_run_and_its_resume(tmp_path: Path) -> None:
@@ -59,23 +59,23 @@ def test_offline_run_and_its_resume(tmp_path: Path) -> None:
     if "wandb can't start" in session.stderr:
         pytest.skip(session.stderr.splitlines()[-1])
     assert session.returncode == 0, session.stderr
-    assert (session.stdout, session.stderr) == ("", ""), "quiet is quiet"
+    assert (session.stdout, session.stderr) == ("", ""), "nothing is printed when quiet"
 
-    identity = (folder / "wandb_id").read_text().strip()
-    files = sorted(folder.glob(f"wandb/offline-run-*/run-{identity}.wandb"))
+    run_id = (folder / "wandb_id").read_text().strip()
+    files = sorted(folder.glob(f"wandb/offline-run-*/run-{run_id}.wandb"))
     assert len(files) == 2, "both sessions belong to one run"
     assert not (tmp_path / "wandb").exists()
-    everything = [record for path in files for record in records(path)]
+    all_records = [record for path in files for record in records(path)]
     history = [
         {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
-        for record in everything
+        for record in all_records
         if record.HasField("history")
     ]
     assert [(int(entry["global_step"]), float(entry["charts/SPS"])) for entry in history] == [
         (100, 100.0), (200, 200.0), (150, 150.0), (150, 150.0), (400, 400.0),
     ]  # fmt: skip
-    runs = [record.run for record in everything if record.HasField("run")]
-    assert {run.run_id for run in runs} == {identity}
+    runs = [record.run for record in all_records if record.HasField("run")]
+    assert {run.run_id for run in runs} == {run_id}
     assert runs[0].display_name == "ppo seed1"
     assert {update.key: update.value_json for update in runs[0].config.update}["gamma"] == "0.99"
 
@@ -88,8 +88,8 @@ from proxrl.log.wandb import WandbLogger
 from proxrl.common.video import VideoWriter
 folder = Path(sys.argv[1])
 writer = VideoWriter(folder / "step-64.mp4", 30)
-for place in range(10):
-    writer.add(np.eye(64, k=place, dtype=np.uint8)[:, :, None].repeat(3, axis=2) * 255)
+for offset in range(10):
+    writer.add(np.eye(64, k=offset, dtype=np.uint8)[:, :, None].repeat(3, axis=2) * 255)
 writer.close()
 logger = WandbLogger(folder, {}, name="ppo seed1", quiet=True)
 logger.log_video(64, folder / "step-64.mp4")
@@ -97,7 +97,7 @@ logger.close()
 """
 
 
-def test_a_video_is_kept_as_it_is(tmp_path: Path) -> None:
+def test_a_video_is_logged_unchanged(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     pytest.importorskip("imageio_ffmpeg")
     command = [sys.executable, "-c", VIDEO, str(tmp_path)]
@@ -105,16 +105,16 @@ def test_a_video_is_kept_as_it_is(tmp_path: Path) -> None:
     if "wandb can't start" in session.stderr:
         pytest.skip(session.stderr.splitlines()[-1])
     assert (session.returncode, session.stdout, session.stderr) == (0, "", "")
-    kept = list(tmp_path.glob("wandb/offline-run-*/files/media/videos/videos/episode_*.mp4"))
-    assert [path.read_bytes() for path in kept] == [(tmp_path / "step-64.mp4").read_bytes()]
+    videos = list(tmp_path.glob("wandb/offline-run-*/files/media/videos/videos/episode_*.mp4"))
+    assert [path.read_bytes() for path in videos] == [(tmp_path / "step-64.mp4").read_bytes()]
     history = [record.history for path in tmp_path.glob("wandb/offline-run-*/*.wandb") for record in records(path)]
-    told = [(item.key or item.nested_key[0], item.value_json) for line in history for item in line.item]
-    assert ("global_step", "64") in told
-    # The video has several entries (its path, its size, ...), in no certain order.
-    assert any(key == "videos/episode" and kept[0].name in value for key, value in told)
+    items = [(item.key or item.nested_key[0], item.value_json) for line in history for item in line.item]
+    assert ("global_step", "64") in items
+    # The video has several entries (its path, its size, ...) in any order.
+    assert any(key == "videos/episode" and videos[0].name in value for key, value in items)
 
 
-def test_missing_package_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_wandb_the_error_names_the_pip_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ProxRLError) as error:
         WandbLogger(tmp_path, {}, name="x")
@@ -123,7 +123,7 @@ def test_missing_package_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wandb_that_can_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_wandb_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
 
     def refuse(**_: object) -> None:

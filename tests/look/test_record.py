@@ -25,6 +25,7 @@ from proxrl.look.opengl import choose_mujoco_gl, may_need_mujoco_gl
 from proxrl.look.recording import agent_steps, check_out, limit_steps, open_agent_env, write_video
 from proxrl.look.rendering import open_rendered_env
 from proxrl.runs.folder import RunFolder
+from terminals import run_in_pipe, run_on_terminal, screen_lines
 from videos import PIXELS, SMALL, assert_moving_frames, decode, train
 
 pytest.importorskip("imageio_ffmpeg", reason="videos need imageio-ffmpeg")
@@ -456,6 +457,26 @@ def test_invalid_arguments_are_refused_in_one_line(runs: Runs, tmp_path: Path) -
     assert (tmp_path / "there.mp4").read_bytes() == b"mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.mp4"]
     assert check_out(tmp_path / "new.gif", gif=True) == tmp_path / "new.gif"
+
+
+PROGRESS = """
+import time
+from proxrl.look.recording import RecordingProgress
+from proxrl.look.rendering import RenderedEnv, RenderedStep
+from proxrl.types import Episode
+rendered = RenderedEnv(None, None, 30.0, 10)
+with RecordingProgress(2, None) as progress:
+    progress.watch(RenderedStep([], 0, 3, 4.5, None), rendered)
+    time.sleep(0.3)  # it is drawn ten times a second
+    progress.watch(RenderedStep([], 0, 4, 6.0, Episode(0, 6.0, 4)), rendered)
+"""
+
+
+def test_the_command_shows_a_bar_on_a_terminal_and_a_line_for_every_episode() -> None:
+    received = run_on_terminal(PROGRESS)
+    assert "episode 1/2, step 3, return 4.50" in received
+    assert screen_lines(received) == ["episode 1: return 6.00, 4 steps"]
+    assert run_in_pipe(PROGRESS) == "episode 1: return 6.00, 4 steps\n"
 
 
 def test_the_command_prints_returns_and_the_path_of_the_video(runs: Runs, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tuning: what is drawn, what is trained, what survives a kill, and what comes out."""
+"""Tuning: search spaces, studies without training, studies that train, interruptions, and results."""
 
 import json
 import os
@@ -47,28 +47,28 @@ def example_config(family: Family, env: str) -> Config:
     return Config(env=env, **{name: setting.value for name, setting in settings.items()})
 
 
-# What is drawn.
+# The search space.
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_every_draw_of_every_preset_is_a_valid_config(family: Family) -> None:
+def test_every_sample_from_every_preset_is_a_valid_config(family: Family) -> None:
     space = load_space(family.preset, family.preset, None, ())
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
     for env in family.examples:
         base = example_config(family, env)
-        drawn = []
+        configs = []
         for _ in range(50):
             settings = draw(space, study.ask(), base)
             config = base.replace(**settings).validate()
             assert config.minibatch_size >= 16
-            drawn.append(config)
+            configs.append(config)
         for name in space.keys() - {"minibatch_size"}:
-            assert len({getattr(config, name) for config in drawn}) > 1, f"{name} never varies"
+            assert len({getattr(config, name) for config in configs}) > 1, f"{name} never varies"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_every_preset_lies_in_its_own_search_space(family: Family) -> None:
-    """So that the first trial is the preset itself, and nothing that is found is worse."""
+    """So the first trial is the preset itself, and the best trial can't be worse."""
     space = load_space(family.preset, family.preset, None, ())
     for env in family.examples:
         base = example_config(family, env)
@@ -87,17 +87,17 @@ def test_every_range_has_a_source(name: str) -> None:
         assert len(entry["source"].strip()) > 3
 
 
-def test_the_complement_is_drawn_on_a_log_scale() -> None:
+def test_the_complement_is_sampled_on_a_log_scale() -> None:
     space = read_space({"search": {"gamma": {"low": 0.9, "high": 0.9999, "scale": "complement", "source": "x"}}}, "here")
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     gammas = sorted(draw(space, study.ask(), Config())["gamma"] for _ in range(300))
     assert 0.9 <= gammas[0] < 0.91
     assert 0.9998 < gammas[-1] <= 0.9999
-    # Half of the three decades from 0.1 to 0.0001 lie on either side of 1 - 0.1 ** 2.5.
+    # The range from 0.1 to 0.0001 spans three decades; 1 - 0.1 ** 2.5 is its middle.
     assert 0.995 < gammas[150] < 0.9985
 
 
-def test_a_minibatch_size_fits_any_batch() -> None:
+def test_minibatch_size_becomes_a_divisor_of_the_batch() -> None:
     space = read_space({"search": {"minibatch_size": {"choices": [64, 256], "source": "x"}}}, "here")
     for num_envs, size, expected in ((3, 64, 6), (3, 256, 1), (1, 256, 1), (4, 64, 8), (5, 64, 10)):
         study = optuna.create_study()
@@ -106,7 +106,7 @@ def test_a_minibatch_size_fits_any_batch() -> None:
         assert draw(space, study.ask(), base) == {"num_minibatches": expected}
 
 
-def test_a_file_changes_the_space_and_flags_fix_settings(tmp_path: Path) -> None:
+def test_a_file_changes_the_search_space_and_flags_fix_settings(tmp_path: Path) -> None:
     file = Path(
         search_file(
             tmp_path, 'num_minibatches = { choices = [2, 4], source = "x" }\nclip = { low = 0.1, high = 0.15, source = "x" }'
@@ -145,14 +145,14 @@ def test_a_file_changes_the_space_and_flags_fix_settings(tmp_path: Path) -> None
         ("[", "can't read"),
     ],
 )
-def test_bad_search_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_search_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ProxRLError, match=message.replace("(", r"\(")) as caught:
         load_space("classic", "classic", Path(search_file(tmp_path, text)), ())
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("CartPole-v1", "--trials", "0"), "--trials is 0, but must be at least 1"),
         (("CartPole-v1", "--workers", "0"), "--workers is 0"),
@@ -166,24 +166,24 @@ def test_bad_search_files_are_refused_in_one_line(tmp_path: Path, text: str, mes
         ((), "ENV"),
     ],
 )
-def test_bad_words_are_refused_in_one_line(
-    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_are_refused_in_one_line(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["tune", *words]) == 2
+    assert main(["tune", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.rglob("*.sqlite3"))
 
 
-def test_without_optuna_the_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_error_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ProxRLError, match=r"pip install 'proxrl\[tune\]'"):
         proxrl.tune("CartPole-v1")
 
 
-# The study, without training.
+# Studies without training.
 
 
 def open_study(folder: StudyFolder, base: Config, **changes: Any) -> Study:
@@ -191,49 +191,49 @@ def open_study(folder: StudyFolder, base: Config, **changes: Any) -> Study:
     return Study(folder, {"--gamma": "0.99"}, space, base, **{"seed": 5, "prune": True, **changes})
 
 
-def test_trials_below_the_median_are_given_up_but_not_at_once(tmp_path: Path) -> None:
+def test_trials_below_the_median_are_pruned_but_not_at_once(tmp_path: Path) -> None:
     with StudyFolder(tmp_path, "CartPole-v1", "tune") as folder:
         study = open_study(folder, Config())
         for number in range(PRUNE_AFTER):
             trial, _ = study.begin()
-            assert not any(study.report(trial, part, 10.0 * number) for part in (1, PRUNE_FROM, REPORTS_PER_RUN - 1))
+            assert not any(study.report(trial, report, 10.0 * number) for report in (1, PRUNE_FROM, REPORTS_PER_RUN - 1))
             study.complete(trial, 10.0 * number)
         poor, _ = study.begin()
-        answers = [study.report(poor, part, 1.0) for part in range(1, PRUNE_FROM + 1)]
-        assert answers == [False] * (PRUNE_FROM - 1) + [True]
+        pruned = [study.report(poor, report, 1.0) for report in range(1, PRUNE_FROM + 1)]
+        assert pruned == [False] * (PRUNE_FROM - 1) + [True]
         study.give_up(poor, "pruned")
         good, _ = study.begin()
-        assert not any(study.report(good, part, 30.0) for part in (PRUNE_FROM, REPORTS_PER_RUN - 1))
+        assert not any(study.report(good, report, 30.0) for report in (PRUNE_FROM, REPORTS_PER_RUN - 1))
         assert states(folder.path) == ["COMPLETE"] * PRUNE_AFTER + ["PRUNED", "RUNNING"]
 
 
-def test_an_interrupted_study_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
-    def play(folder: StudyFolder, interruptions: tuple[int, ...]) -> list[dict[str, Any]]:
-        drawn: list[dict[str, Any]] = []
+def test_an_interrupted_study_samples_the_same_settings(tmp_path: Path) -> None:
+    def run_study(folder: StudyFolder, interruptions: tuple[int, ...]) -> list[dict[str, Any]]:
+        sampled: list[dict[str, Any]] = []
         study = open_study(folder, Config())
         while len(study.done()) < 14:
             trial, settings = study.begin()
             index = trial.user_attrs["index"]
             study.report(trial, 1, float(index))
-            if index in interruptions and len(drawn) == index:
-                drawn.append(settings)
-                study = open_study(folder, Config())  # as a process does that finds a trial of a dead one
+            if index in interruptions and len(sampled) == index:
+                sampled.append(settings)
+                study = open_study(folder, Config())  # as in a new process after the first one was killed
                 continue
             study.complete(trial, settings["learning_rate"] * index)
-            if len(drawn) > index:
-                assert drawn[index] == settings
+            if len(sampled) > index:
+                assert sampled[index] == settings
             else:
-                drawn.append(settings)
+                sampled.append(settings)
         assert [trial.user_attrs["index"] for trial in study.done()] == list(range(14))
-        return drawn
+        return sampled
 
     with StudyFolder(tmp_path, "one", "tune") as one, StudyFolder(tmp_path, "two", "tune") as two:
-        assert play(one, ()) == play(two, (0, 3, 12))
+        assert run_study(one, ()) == run_study(two, (0, 3, 12))
         assert states(two.path).count("FAIL") == 3
         assert not {"RUNNING", "WAITING"} & set(states(two.path))
 
 
-def test_a_damaged_study_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_database_is_a_one_line_error(tmp_path: Path) -> None:
     with StudyFolder(tmp_path, "CartPole-v1", "tune") as folder:
         folder.database.write_bytes(b"not a database" * 100)
         with pytest.raises(ProxRLError, match=r"can't use .*study.sqlite3 .*--clobber"):
@@ -245,16 +245,28 @@ def test_a_damaged_study_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Two workers, three trials of two seeds, some settings fixed, on an environment that only the current folder has."""
+    """Run three trials of two seeds with two workers and some fixed settings, on an environment in the current folder."""
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "mine.py").write_text("from tune_envs import Lever\n\nprint('noise')\n")
-    words = ("mine:Lever", "--trials", "3", "--workers", "2", "--seeds", "2", "--total-steps", "400", "--env-kwargs", "pays=0")
-    done = run("tune", *words, *SMALL[:6], "--gamma", "0.9", cwd=folder)
+    arguments = (
+        "mine:Lever",
+        "--trials",
+        "3",
+        "--workers",
+        "2",
+        "--seeds",
+        "2",
+        "--total-steps",
+        "400",
+        "--env-kwargs",
+        "pays=0",
+    )
+    done = run("tune", *arguments, *SMALL[:6], "--gamma", "0.9", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     return folder, done.stdout
 
 
-def test_a_study_with_two_workers_does_all_its_trials(tuned: tuple[Path, str]) -> None:
+def test_a_study_with_two_workers_completes_all_trials(tuned: tuple[Path, str]) -> None:
     folder, out = tuned
     study = folder / "studies/mine-Lever/tune"
     assert states(study) == ["COMPLETE"] * 3
@@ -274,15 +286,15 @@ def test_a_study_with_two_workers_does_all_its_trials(tuned: tuple[Path, str]) -
         lines[-1]
         == "Wrote studies/mine-Lever/tune/best.toml; next: proxrl train mine:Lever --preset studies/mine-Lever/tune/best.toml"
     )
-    assert out.count("noise") == 1, "what the workers print goes to their logs"
+    assert out.count("noise") == 1, "the output of workers goes to their logs"
 
 
 def test_the_first_trial_is_the_preset_itself(tuned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tuned[0])
     fixed = {"env_kwargs": {"pays": 0}, "num_envs": 2, "rollout_steps": 20, "gamma": 0.9, "num_minibatches": 2}
-    wanted = resolve("mine:Lever", {**fixed, "total_steps": 400, "name": "trial-0"}).config
+    expected = resolve("mine:Lever", {**fixed, "total_steps": 400, "name": "trial-0"}).config
     first = RunFolder(tuned[0] / "studies/mine-Lever/tune/runs/mine-Lever/trial-0/seed1").config()
-    assert first == wanted.replace(seed=1)
+    assert first == expected.replace(seed=1)
 
 
 def test_the_best_preset_repeats_the_best_trial(tuned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,12 +311,12 @@ def test_the_best_preset_repeats_the_best_trial(tuned: tuple[Path, str], monkeyp
     assert resolved.sources["value_coef"].endswith("preset default: core detail 10")
 
 
-def test_more_trials_go_on_and_other_settings_are_refused(
+def test_more_trials_continue_the_study_and_other_settings_are_refused(
     tuned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tuned[0])
     study = tuned[0] / "studies/mine-Lever/tune"
-    words = ["tune", "mine:Lever", "--seeds", "2", "--env-kwargs", "pays=0", *SMALL[:6]]
+    arguments = ["tune", "mine:Lever", "--seeds", "2", "--env-kwargs", "pays=0", *SMALL[:6]]
     file = search_file(tuned[0], "clip = { low = 0.1, high = 0.2, source = 'x' }")
     for changed, message in (
         (["--total-steps", "800", "--gamma", "0.9"], "--total-steps is 800, but was 400 when the study in"),
@@ -316,7 +328,7 @@ def test_more_trials_go_on_and_other_settings_are_refused(
             "the search of clip is 0.1 to 0.2 (linear), but was 0.1 to 0.4",
         ),
     ):
-        assert main([*words, *changed, "--trials", "9"]) == 2
+        assert main([*arguments, *changed, "--trials", "9"]) == 2
         error = capsys.readouterr().err
         assert message in error, error
         assert "another --study" in error
@@ -331,12 +343,12 @@ def test_more_trials_go_on_and_other_settings_are_refused(
     assert capsys.readouterr().out == ""
 
 
-def test_other_commands_read_the_runs_of_a_study(tuned: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_reads_the_runs_of_a_study(tuned: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "--text", str(tuned[0] / "studies")]) == 0
     assert "trial-2" in capsys.readouterr().out
 
 
-def test_poor_trials_are_stopped_and_divergence_does_not_end_the_study(tmp_path: Path) -> None:
+def test_poor_trials_are_pruned_and_divergence_does_not_end_the_study(tmp_path: Path) -> None:
     file = search_file(tmp_path, 'learning_rate = { choices = [0.003, 0.03, 1e-7, 1e30], source = "x" }')
     space = load_space("default", "default", None, SETTINGS)
     fixed = SETTINGS | {name: getattr(Config(), name) for name in space if name != "learning_rate"}
@@ -359,8 +371,8 @@ def test_poor_trials_are_stopped_and_divergence_does_not_end_the_study(tmp_path:
 
 
 def test_an_environment_that_fails_ends_the_study_at_once(tmp_path: Path) -> None:
-    words = ("odd_envs:Odd", "--env-kwargs", "fault=reset", "--total-steps", "400", *SMALL)
-    done = run("tune", *words, cwd=tmp_path)
+    arguments = ("odd_envs:Odd", "--env-kwargs", "fault=reset", "--total-steps", "400", *SMALL)
+    done = run("tune", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "trial 0 failed: " in done.stderr
@@ -372,13 +384,13 @@ def both_train(study: Path) -> bool:
     return len([path for path in study.glob("runs/*/*/*/metrics.jsonl") if path.read_text()]) == 2
 
 
-def test_a_killed_study_resumes_and_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_killed_study_leaves_no_process_behind_and_resumes(tmp_path: Path) -> None:
     study = tmp_path / "studies/tune_envs-Lever/tune"
-    words = ("tune", LEVER, "--trials", "3", "--workers", "2", "--total-steps", "400", *SMALL)
-    # So slow that neither trial ends before the kill; what resumes them is not slowed.
-    process = start(*words, cwd=tmp_path, LEVER_SECONDS="0.2")
+    arguments = ("tune", LEVER, "--trials", "3", "--workers", "2", "--total-steps", "400", *SMALL)
+    # So slow that neither trial ends before the kill. The session that resumes them is not slowed down.
+    process = start(*arguments, cwd=tmp_path, LEVER_SECONDS="0.2")
     wait_for(lambda: both_train(study))
-    second = run(*words, cwd=tmp_path)
+    second = run(*arguments, cwd=tmp_path)
     assert second.returncode == 2
     assert f"process {process.pid} is already tuning in" in second.stderr
     workers = children(process.pid)
@@ -386,21 +398,21 @@ def test_a_killed_study_resumes_and_leaves_no_process_behind(tmp_path: Path) -> 
     process.communicate()
     wait_for(lambda: not any(map(is_alive, workers)), 10)
     assert states(study).count("RUNNING") == 2
-    drawn = {trial.user_attrs["index"]: trial.params for trial in trials_of(study)}
+    params = {trial.user_attrs["index"]: trial.params for trial in trials_of(study)}
 
-    done = run(*words, "--workers", "1", cwd=tmp_path)
+    done = run(*arguments, "--workers", "1", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(states(study)) == ["COMPLETE"] * 3 + ["FAIL"] * 2
     for trial in trials_of(study):
-        if trial.state.name == "COMPLETE" and trial.user_attrs["index"] in drawn:
-            assert trial.params == drawn[trial.user_attrs["index"]]
+        if trial.state.name == "COMPLETE" and trial.user_attrs["index"] in params:
+            assert trial.params == params[trial.user_attrs["index"]]
     assert sorted(path.name for path in study.glob("runs/*/*")) == ["trial-0", "trial-1", "trial-2"]
 
 
 def test_a_terminated_study_saves_its_trials_and_a_killed_worker_does_not_end_it(tmp_path: Path) -> None:
     study = tmp_path / "studies/tune_envs-Lever/tune"
-    words = ("tune", LEVER, "--trials", "2", "--workers", "2", "--total-steps", "1200", *SMALL)
-    process = start(*words, cwd=tmp_path, LEVER_SECONDS="0.01")
+    arguments = ("tune", LEVER, "--trials", "2", "--workers", "2", "--total-steps", "1200", *SMALL)
+    process = start(*arguments, cwd=tmp_path, LEVER_SECONDS="0.01")
     wait_for(lambda: both_train(study))
     victim = json.loads((study / "runs/tune_envs-Lever/trial-0/seed1/status.json").read_text())["pid"]
     os.kill(victim, signal.SIGKILL)
@@ -412,20 +424,20 @@ def test_a_terminated_study_saves_its_trials_and_a_killed_worker_does_not_end_it
     assert process.returncode == 128 + signal.SIGTERM, err
     assert "its worker died (killed by signal 9" in out
     assert "Stopped after 0 of 2 trials; the same command resumes." in out
-    wait_for(lambda: not any(map(is_alive, workers)), 10)  # multiprocessing has one of its own, which ends a little later
+    wait_for(lambda: not any(map(is_alive, workers)), 10)  # a helper process of multiprocessing ends a little later
     assert {trial.user_attrs["index"] for trial in trials_of(study) if trial.state.name == "WAITING"} == {0, 1}
     assert "RUNNING" not in states(study)
     stopped = json.loads((study / "runs/tune_envs-Lever/trial-1/seed1/status.json").read_text())
     assert stopped["state"] == "stopped"
     assert stopped["step"] > 0
 
-    done = run(*words, "--workers", "1", cwd=tmp_path)
+    done = run(*arguments, "--workers", "1", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert states(study).count("COMPLETE") == 2
     steps = [
         json.loads(line)["step"] for line in (study / "runs/tune_envs-Lever/trial-1/seed1/metrics.jsonl").read_text().splitlines()
     ]
-    assert steps == list(range(40, 1201, 40)), "it went on from its checkpoint"
+    assert steps == list(range(40, 1201, 40)), "it resumed from its checkpoint"
 
 
 def test_a_trial_that_kills_its_worker_twice_fails(tmp_path: Path) -> None:
@@ -433,7 +445,7 @@ def test_a_trial_that_kills_its_worker_twice_fails(tmp_path: Path) -> None:
         proxrl.tune("tune_envs:Fragile", trials=2, total_steps=400, studies_dir=tmp_path, quiet=True, **SETTINGS)
 
 
-def test_one_worker_and_one_seed_give_one_result_and_time_may_run_out(tmp_path: Path) -> None:
+def test_one_worker_and_one_seed_are_reproducible_and_a_timeout_ends_the_session(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"trials": 2, "total_steps": 400, "quiet": True, **SETTINGS}
     one, two = (proxrl.tune(LEVER, studies_dir=tmp_path, study=name, **settings) for name in ("one", "two"))
     assert (one.score, one.settings) == (two.score, two.settings)
@@ -442,7 +454,7 @@ def test_one_worker_and_one_seed_give_one_result_and_time_may_run_out(tmp_path: 
     assert "RUNNING" not in {trial.state.name for trial in trials_of(more.path, "one")}
 
 
-def test_a_study_may_start_over_from_its_own_best_and_deletes_nothing_of_others(tmp_path: Path) -> None:
+def test_clobber_may_start_from_the_best_of_the_same_study_and_deletes_no_other_files(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"trials": 1, "total_steps": 400, "studies_dir": tmp_path, "quiet": True, **SETTINGS}
     first = proxrl.tune(LEVER, **settings)
     (first.path / "study.sqlite3.bak").write_text("mine")

@@ -12,6 +12,7 @@ from typing import Any
 
 from proxrl.common.files import check_writable, one_line_errors, replacing
 from proxrl.errors import ProxRLError, describe
+from proxrl.log.terminal import can_redraw
 from proxrl.report.page_data import VIDEO_TYPES, page_data
 from proxrl.runs.evaluations import current_evaluation, read_evaluations
 from proxrl.runs.folder import RUNS_DIR, RunFolder
@@ -51,7 +52,7 @@ def evaluated(folder: RunFolder, episodes: int) -> dict[str, Any]:
     from proxrl.look.agent import load
     from proxrl.look.evaluation import evaluate_and_save
 
-    if not sys.stderr.isatty():  # where there is no bar
+    if not can_redraw(sys.stderr):  # where there is no bar
         print(f"Evaluating {folder.path}; --episodes 0 leaves it out", file=sys.stderr, flush=True)
     try:
         agent = load(folder.path)
