@@ -33,6 +33,7 @@ from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
 from proxrl.look.evaluation import equal_quota, run_episodes
+from proxrl.policy.images import image_assumptions
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.session import Saved, Session, attribute_errors, check_restorable
@@ -156,7 +157,7 @@ def run(
         session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks, capture)
         message = "" if quiet else "stopping after this iteration"
         received = stack.enter_context(stopping_signals(message, session.request_stop, several_ranks=world.size > 1))
-        display.start(opening(config, path, start_step, world))
+        display.start("\n".join([opening(config, path, start_step, world), *image_assumptions(parts.policy)]))
         if config.compile:
             display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")
         try:

@@ -71,6 +71,7 @@ CASES: dict[str, tuple[gymnasium.Space, gymnasium.Space, dict[str, Any]]] = {
         spaces.Box(np.array([-1, 0], F), np.array([1, 50], F)),
         {"encoder": "impala", "action_distribution": "tanh", "std": "state"},
     ),
+    "planes": (spaces.Box(0, 255, (9, 9, 17), np.uint8), spaces.Discrete(3), {"image_channels": "last"}),
     "asymmetric-bits": (TwoRooms.observation_space, spaces.MultiBinary((2, 2)), {"actor_keys": ("room", "hint")}),
     "own": (VECTOR, spaces.Discrete(2), {"encoder": "own_parts:Counting"}),
     "gpu": (VECTOR, spaces.Discrete(2), {"device": "cuda", "precision": "bfloat16", "compile": True}),

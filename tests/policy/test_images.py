@@ -1,6 +1,7 @@
 """Images: which encoder they get, that bytes stay bytes until there, and that memory layout changes nothing."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,15 +10,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import proxrl
 from harness import assemble, collect, train
 from proxrl.build import CARRIED, build_compute
 from proxrl.config import Config
+from proxrl.config.parse import load_toml
 from proxrl.engine.flat import FlatParameters
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.envs.spaces import is_image
 from proxrl.errors import ProxRLError
 from proxrl.policy.encoders import MLP
-from proxrl.policy.images import ImpalaCNN, Mixed, NatureCNN, SmallCNN, ToFloat
+from proxrl.policy.images import ImpalaCNN, Mixed, NatureCNN, SmallCNN, ToFloat, image_assumptions
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 
@@ -88,6 +91,73 @@ def test_bytes_become_unit_floats_with_the_channels_first_in_shape_and_last_in_m
         assert torch.allclose(first(floats), plain, atol=1e-4)
     assert floats.is_contiguous(memory_format=torch.channels_last)
     assert images.dtype == torch.uint8
+
+
+def image(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+@pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (64, 64, 3), (60, 80, 3), (7, 7, 3), (12, 84, 84), (84, 84, 12)])
+def test_the_usual_shapes_of_images_are_read_without_a_word(shape: tuple[int, ...]) -> None:
+    policy = make_policy(Config(), image(*shape), ACTION)
+    assert policy.actor.to_float.channels == min(shape)
+    assert image_assumptions(policy) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "assumed", "other"),
+    [
+        ((17, 9, 9), "17 x 9 pixels with 9 channels (last axis)", "first"),
+        ((9, 9, 17), "9 x 17 pixels with 9 channels (first axis)", "last"),
+        ((119, 8, 8), "119 x 8 pixels with 8 channels (last axis)", "first"),
+        ((10, 10, 10), "10 x 10 pixels with 10 channels (first axis)", "last"),
+        ((60, 80, 12), "60 x 80 pixels with 12 channels (last axis)", "first"),
+    ],
+)
+def test_unusual_shapes_say_what_was_assumed_and_how_to_override_it(shape: tuple[int, ...], assumed: str, other: Any) -> None:
+    config = Config(encoder="small", trunk="separate")
+    (line,) = image_assumptions(make_policy(config, image(*shape), ACTION))
+    assert assumed in line
+    assert line.endswith(f"use --image-channels {other}")
+    mixed = spaces.Dict(board=image(*shape), turn=spaces.Discrete(2))
+    assert image_assumptions(make_policy(config, mixed, ACTION)) == [line]
+    for changes in ({"image_channels": other}, {"encoder": "mlp"}):
+        assert image_assumptions(make_policy(config.replace(**changes), image(*shape), ACTION)) == []
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((17, 9, 9), "first"), ((9, 9, 17), "last")])
+def test_board_planes_are_read_as_the_setting_says(shape: tuple[int, ...], channels: str) -> None:
+    config = Config(image_channels=channels)
+    mixed = spaces.Dict(board=image(*shape), turn=spaces.Discrete(2))
+    (encoder,) = make_policy(config, mixed, ACTION).actor.images
+    for network in (make_policy(config, image(*shape), ACTION).actor, encoder):
+        assert network.convolutions[0].weight.shape == (16, 17, 3, 3)
+        pixels = random_images(image(*shape))
+        planes = pixels if channels == "first" else pixels.permute(0, 3, 1, 2)
+        assert torch.equal(network.to_float(pixels), planes.float())
+
+
+def test_the_first_lines_of_a_run_say_what_was_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Board(gymnasium.Env):
+        observation_space, action_space = image(17, 9, 9), spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return np.zeros((17, 9, 9), np.uint8), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros((17, 9, 9), np.uint8), 0.0, True, False, {}
+
+    settings: dict[str, Any] = {"num_envs": 1, "rollout_steps": 8, "num_minibatches": 1, "total_steps": 8, "runs_dir": tmp_path}
+    proxrl.train(Board, quiet=False, **settings)
+    assert "taken for 17 x 9 pixels with 9 channels (last axis)" in " ".join(capsys.readouterr().out.split())
+    path = proxrl.train(Board, quiet=False, image_channels="first", name="planes", **settings).path
+    assert "channels" not in capsys.readouterr().out
+    # A run of a version without the setting has no line of it.
+    config = path / "config.toml"
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if not line.startswith("image_channels")))
+    assert load_toml(config).image_channels == "auto"
 
 
 def test_nature_cnn_by_hand() -> None:

@@ -158,6 +158,9 @@ class Config:
     encoder: str | None = _option(
         None, NETWORK, "mlp, nature, impala, small, or yours, module:callable; off goes by the observation", imported=True
     )
+    image_channels: Literal["auto", "first", "last"] = _option(
+        "auto", NETWORK, "axis of images that holds the channels; auto takes the smaller one of first and last"
+    )
     encoder_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")
     policy: str | None = _option(None, NETWORK, "your whole policy network, module:callable", imported=True)
     policy_kwargs: dict[str, Any] = _option({}, NETWORK, "arguments for it")

@@ -6,6 +6,7 @@ torch, [B, channels, height, width], all the same.
 
 import math
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import gymnasium
 import torch
@@ -19,22 +20,46 @@ from proxrl.errors import ProxRLError
 from proxrl.policy.encoders import MLP, orthogonal
 from proxrl.types import Tree
 
-SMALLEST_NATURE = 36  # what three strided convolutions leave something of
+SMALLEST_NATURE = 36  # pixels each way; the three strided convolutions leave nothing of smaller images
+
+Channels: TypeAlias = Literal["auto", "first", "last"]
+# Numbers of channels that are no surprise: gray, color, with transparency, or a few gray frames.
+USUAL_CHANNELS = range(1, 5)
 
 
 class ToFloat(nn.Module):
-    """Bytes [B, channels, height, width], or with the channels last in shape too, as floats of the same values."""
+    """Convert bytes, [B, channels, height, width] or [B, height, width, channels], to floats of the same values.
 
-    def __init__(self, space: gymnasium.Space) -> None:
+    The output is [B, channels, height, width]. With "auto" the smaller one of the first and the last axis is taken for the
+    channels: cameras put them last, stacks of frames first. `assumption` says so if that may be wrong.
+    """
+
+    def __init__(self, space: gymnasium.Space, channels: Channels = "auto") -> None:
         super().__init__()
         shape = space.shape or ()
-        # Cameras put the channels last, stacks of frames put them first; they are the fewest.
-        self.last = shape[2] < shape[0]
+        self.last = shape[2] < shape[0] if channels == "auto" else channels == "last"
         self.channels, self.height, self.width = (shape[2], shape[0], shape[1]) if self.last else shape
+        self.assumption = self._assumption(shape) if channels == "auto" else None
+
+    def _assumption(self, shape: tuple[int, ...]) -> str | None:
+        square = self.height == self.width != self.channels
+        if square or self.channels in USUAL_CHANNELS:
+            return None
+        position, other = ("last", "first") if self.last else ("first", "last")
+        return (
+            f"Images of shape {' x '.join(map(str, shape))} are taken for {self.height} x {self.width} pixels with"
+            f" {self.channels} channels ({position} axis); if that is wrong, use --image-channels {other}"
+        )
 
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.last else obs
         return image.float().contiguous(memory_format=torch.channels_last)
+
+
+def image_assumptions(policy: nn.Module) -> list[str]:
+    """Return a line for each shape of images whose channels had to be guessed, for the user to confirm or correct."""
+    lines = [module.assumption for module in policy.modules() if isinstance(module, ToFloat)]
+    return list(dict.fromkeys(line for line in lines if line is not None))
 
 
 class FirstConvolution(nn.Conv2d):
@@ -50,9 +75,9 @@ class ImageEncoder(nn.Module):
     output_size: int
     gain: float | None = math.sqrt(2)  # of orthogonal first weights; None is torch's own
 
-    def __init__(self, space: gymnasium.Space) -> None:
+    def __init__(self, space: gymnasium.Space, channels: Channels = "auto") -> None:
         super().__init__()
-        self.to_float = ToFloat(space)
+        self.to_float = ToFloat(space, channels)
         self.convolutions = self.layers(self.to_float.channels)
         with torch.no_grad():
             image = torch.zeros(1, self.to_float.channels, self.to_float.height, self.to_float.width)
@@ -126,9 +151,9 @@ class Residual(nn.Module):
 IMAGE_ENCODERS: dict[str, type[ImageEncoder]] = {"nature": NatureCNN, "impala": ImpalaCNN, "small": SmallCNN}
 
 
-def fitting_encoder(space: gymnasium.Space) -> str:
-    """Which of them suits an image, where nothing was said."""
-    image = ToFloat(space)
+def default_encoder(space: gymnasium.Space, channels: Channels) -> str:
+    """Return the name of the encoder that suits images of this size."""
+    image = ToFloat(space, channels)
     return "nature" if min(image.height, image.width) >= SMALLEST_NATURE else "small"
 
 
@@ -139,13 +164,20 @@ def has_image(space: gymnasium.Space) -> bool:
 class Mixed(nn.Module):
     """Observations of images and other entries: convolutions for each image, an MLP for all the rest, side by side."""
 
-    def __init__(self, space: gymnasium.Space, name: str | None, hidden_sizes: Sequence[int], activation: str) -> None:
+    def __init__(
+        self,
+        space: gymnasium.Space,
+        name: str | None,
+        hidden_sizes: Sequence[int],
+        activation: str,
+        channels: Channels = "auto",
+    ) -> None:
         super().__init__()
         leaves = list(tree_leaves(space_tree(space)))
         self.is_image = [is_image(leaf) for leaf in leaves]
         images = [leaf for leaf, image in zip(leaves, self.is_image, strict=True) if image]
         others = spaces.Tuple([leaf for leaf, image in zip(leaves, self.is_image, strict=True) if not image])
-        encoders = [IMAGE_ENCODERS[name or fitting_encoder(image)](image) for image in images]
+        encoders = [IMAGE_ENCODERS[name or default_encoder(image, channels)](image, channels) for image in images]
         self.images = nn.ModuleList(encoders)
         self.rest = MLP(others, hidden_sizes, activation)
         self.output_size = self.rest.output_size + sum(encoder.output_size for encoder in encoders)

@@ -26,7 +26,7 @@ from proxrl.envs.masks import Guard
 from proxrl.envs.spaces import is_image, space_tree
 from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
-from proxrl.policy.images import IMAGE_ENCODERS, ImageEncoder, Mixed, fitting_encoder, has_image
+from proxrl.policy.images import IMAGE_ENCODERS, ImageEncoder, Mixed, default_encoder, has_image
 from proxrl.policy.make_head import make_head
 from proxrl.policy.memory import NoMemory
 from proxrl.policy.policy import Policy
@@ -109,9 +109,9 @@ def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int
             raise ProxRLError(f"--encoder {config.encoder} is for images, but the observation space is {space}; leave it out")
         encoder = MLP(space, config.hidden_sizes, config.activation)
     elif is_image(space):
-        encoder = IMAGE_ENCODERS[config.encoder or fitting_encoder(space)](space)
+        encoder = IMAGE_ENCODERS[config.encoder or default_encoder(space, config.image_channels)](space, config.image_channels)
     else:
-        encoder = Mixed(space, config.encoder, config.hidden_sizes, config.activation)
+        encoder = Mixed(space, config.encoder, config.hidden_sizes, config.activation, config.image_channels)
     return encoder, encoder.output_size
 
 
