@@ -100,7 +100,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--env-kwargs", "wheels=3"], ["CartPole-v1", "wheels", "--env-kwargs wheels=3"]),
         (["train", "CartPole-v1", "--env-kwargs", "wheels"], ["key=value", "'wheels'"]),
         (["train", "CartPole-v1", "--env-kwargs", "render_mode=null"], ["--env-kwargs render_mode=None", "leave it out"]),
-        (["train", "odd_envs:TupleObs"], ["does not have the form Tuple"]),
+        (["train", "odd_envs:TupleObs"], ["does not have the structure of Tuple"]),
         (["train", "odd_envs:OutsideObs"], ["observation -1 in step 7", "not in MultiDiscrete"]),
         (["train", "odd_envs:EmptyObs"], ["holds nothing to see"]),
         (["train", "odd_envs:TextObs"], ["Text", "wrap", "MultiDiscrete"]),

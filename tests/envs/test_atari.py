@@ -221,7 +221,7 @@ def test_what_can_not_be_is_refused_in_one_line() -> None:
         resolve("CartPole-v1", {"frame_skip": 2})
     with pytest.raises(ProxRLError, match="--env-kwargs are not for Atari games"):
         make_environments("PongNoFrameskip-v4", {"mode": 1})
-    with pytest.raises(ProxRLError, match="--action-mask info: Atari games allow every action"):
+    with pytest.raises(ProxRLError, match="--action-mask info: Atari games have no action masks"):
         make_environments("PongNoFrameskip-v4", action_mask="info")
     with pytest.raises(ProxRLError, match="EnvPool needs --noop-max 1"):
         make_environments("Pong-v5", vector="envpool", atari=AtariOptions(noop_max=0))

@@ -1,4 +1,4 @@
-"""Environments in this process and Gymnasium's vectorised classes."""
+"""Environments in this process and Gymnasium's vectorized classes."""
 
 from functools import partial
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_a_failing_environment_is_named_in_one_line() -> None:
     with pytest.raises(ProxRLError, match=r"^environment 5 failed in step: ValueError: the wheel came off$") as caught:
         pool.step(np.zeros(2, np.int64))
     assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(ProxRLError, match=r"shape \(1,\), but its space says \(2,\)"):
+    with pytest.raises(ProxRLError, match=r"shape \(1,\), but its space has shape \(2,\)"):
         InProcessEnvs([WrongShape]).reset(0)
 
 
@@ -176,7 +176,7 @@ def test_making_a_mujoco_task_is_silent_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_vectorised_class_marks_exactly_the_dummy_steps() -> None:
+def test_vectorized_class_marks_exactly_the_dummy_steps() -> None:
     pool = make_native("CartPole-v1", 6, {"max_episode_steps": 15})
     pool.reset(1)
     rng = np.random.default_rng(0)
@@ -207,7 +207,7 @@ def test_vectorised_class_marks_exactly_the_dummy_steps() -> None:
 
 
 @pytest.mark.parametrize("maker", [partial(Counter, 2), partial(Nested, 0, 3)])
-def test_vectorised_class_that_resets_in_the_same_step(maker: partial[gymnasium.Env]) -> None:
+def test_vectorized_class_that_resets_in_the_same_step(maker: partial[gymnasium.Env]) -> None:
     native = NativeVectorEnvs(SyncVectorEnv([maker] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
     assert native.autoreset is Autoreset.SAME_STEP
     loop = InProcessEnvs([maker] * 2)
@@ -229,7 +229,7 @@ def test_vectorised_class_that_resets_in_the_same_step(maker: partial[gymnasium.
     np.testing.assert_array_equal(native.episode_counts, loop.episode_counts)
 
 
-def test_vectorised_class_without_autoreset_is_refused() -> None:
+def test_vectorized_class_without_autoreset_is_refused() -> None:
     with pytest.raises(ProxRLError, match="use --vector inprocess"):
         NativeVectorEnvs(SyncVectorEnv([Counter], autoreset_mode=AutoresetMode.DISABLED))
 

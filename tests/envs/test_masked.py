@@ -79,7 +79,7 @@ def test_what_can_not_be_masked_is_told_in_one_line() -> None:
     for env, source, words in [
         (Doors, "legal", "--action-mask legal: the observation space has no such key; it is Box"),
         (Continuous, "info", "--action-mask info: the action space .* has no choices to mask; leave it out"),
-        (OnlyMask, "auto", "the observation holds nothing but 'action_mask'; --action-mask off"),
+        (OnlyMask, "auto", "the observation has no entry but 'action_mask'; with --action-mask off"),
         ("CartPole-v1", "info", r"environment 0 failed in reset: ValueError: info has no \"action_mask\""),
     ]:
         with pytest.raises(ProxRLError, match=words) as caught:
@@ -162,11 +162,11 @@ def test_masks_in_gymnasiums_form_and_actions_of_the_spaces_own_types(vector: st
 @pytest.mark.parametrize(
     ("key", "fault", "words"),
     [
-        ("", "missing", 'environment 1 failed in step: ValueError: info has no "action_mask" here; give one'),
-        ("legal", "missing", "environment 1 failed in step: ValueError: the observation has no 'legal' here"),
+        ("", "missing", 'environment 1 failed in step: ValueError: info has no "action_mask"; give one'),
+        ("legal", "missing", "environment 1 failed in step: ValueError: the observation has no 'legal'; give one"),
         ("", "short", r"environment 1 failed in step: ValueError: .* shape \(7,\), but must hold 8 bits"),
-        ("", "empty", "the action mask of environment 1 allows nothing; allow an action, or end the episode before that"),
-        ("legal", "empty", "the action mask of environment 1 allows nothing"),
+        ("", "empty", "the action mask of environment 1 allows no action; allow one, or end the episode before that"),
+        ("legal", "empty", "the action mask of environment 1 allows no action"),
     ],
 )
 def test_a_mask_that_fails_in_the_middle_names_the_environment(
@@ -245,7 +245,7 @@ def test_an_agent_takes_batches_of_masks_and_says_what_it_misses(tmp_path: Path)
         (None, r"trained with action masks: call act\(obs, mask=info\[\"action_mask\"\]\)"),
         (one_each[:7], "there are 7 masks for 8 observations; give one for each"),
         (one_each[:, 1:], r"does not fit the action space .* shape \(7,\), but must hold 8 bits"),
-        (empty, "the action mask of environment 6 allows nothing"),
+        (empty, "the action mask of environment 6 allows no action"),
     ]:
         with pytest.raises(ProxRLError, match=words):
             agent.act(obs, mask=mask)

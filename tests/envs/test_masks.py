@@ -147,13 +147,13 @@ def test_what_gymnasium_samples_with_a_mask_is_what_our_bits_allow(space: gymnas
         (spaces.Tuple([spaces.Discrete(2)]), (bits(1, 0), bits(1, 1)), "a tuple of 1 parts, .* or one row of 2 bits"),
         (spaces.Tuple([spaces.Discrete(2)] * 2), (bits(1, 0),), "a tuple of 2 parts, .* or one row of 4 bits"),
         (spaces.Tuple([spaces.Discrete(2)] * 2), bits(1, 0, 1), "a tuple of 2 parts, .* or one row of 4 bits"),
-        (spaces.Dict(x=spaces.Discrete(2)), {}, "a dict of the keys x, .* or one row of 2 bits"),
-        (spaces.Dict(x=spaces.Discrete(2)), {"x": bits(1, 1), "y": None}, "a dict of the keys x, "),
-        (spaces.Dict(x=spaces.Discrete(2)), [1, 1, 1], "a dict of the keys x, "),
+        (spaces.Dict(x=spaces.Discrete(2)), {}, "a dict with the keys x, .* or one row of 2 bits"),
+        (spaces.Dict(x=spaces.Discrete(2)), {"x": bits(1, 1), "y": None}, "a dict with the keys x, "),
+        (spaces.Dict(x=spaces.Discrete(2)), [1, 1, 1], "a dict with the keys x, "),
         (
             spaces.Dict(x=spaces.Box(-1, 1, (2,)), y=spaces.Discrete(2)),
             {"x": bits(1, 1), "y": None},
-            "which has no choices",
+            "must be None, since it has no choices",
         ),
     ],
 )
@@ -181,7 +181,7 @@ def test_the_guard_names_the_environment_that_has_nothing_to_choose(space: gymna
         for row in (0, 7, 49):
             empty = least.copy()
             empty[row, begin : begin + size] = 0
-            with pytest.raises(ProxRLError, match=f"^the action mask of environment {row} allows nothing; ") as caught:
+            with pytest.raises(ProxRLError, match=f"^the action mask of environment {row} allows no action; ") as caught:
                 guard.check({"observation": None, MASK: empty})
             assert "\n" not in str(caught.value)
         begin += size

@@ -189,10 +189,10 @@ def test_a_forced_choice_is_obeyed() -> None:
 @pytest.mark.parametrize(
     ("env", "vector", "words"),
     [
-        ("HalfCheetah-v5", "native", "no vectorised class for HalfCheetah-v5; use --vector inprocess"),
-        (Counter, "native", "no vectorised class for Counter; use --vector inprocess"),
-        ("sample_envs:Counter", "envpool", "EnvPool can't run an environment of your own; use --vector inprocess"),
-        ("CheetahRun-v1", "inprocess", "only EnvPool has CheetahRun-v1; use --vector envpool"),
+        ("HalfCheetah-v5", "native", "no vectorized class for HalfCheetah-v5; use --vector inprocess"),
+        (Counter, "native", "no vectorized class for Counter; use --vector inprocess"),
+        ("sample_envs:Counter", "envpool", "EnvPool can't run custom environments; use --vector inprocess"),
+        ("CheetahRun-v1", "inprocess", "CheetahRun-v1 exists only in EnvPool; use --vector envpool"),
         ("phys2d/Pendulum-v1", "envpool", "unknown environment 'phys2d/Pendulum-v1'"),
         ("CartPole-v1", "gpu", "must be one of auto, inprocess, native, workers, envpool"),
     ],

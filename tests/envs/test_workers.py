@@ -103,7 +103,7 @@ def test_a_killed_worker_is_noticed_at_once() -> None:
 def test_a_hanging_environment_is_noticed_in_time() -> None:
     workers = start(Counter, partial(Failing, "hang"), timeout=1.0)
     begun = time.monotonic()
-    with pytest.raises(ProxRLError, match=r"worker 1 \(environment 1\) gave no answer for 1 seconds") as caught:
+    with pytest.raises(ProxRLError, match=r"worker 1 \(environment 1\) did not reply within 1 seconds") as caught:
         workers.step(np.zeros(2, np.int64))
     assert time.monotonic() - begun < 10
     if hasattr(signal, "SIGUSR1"):

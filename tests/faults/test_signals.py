@@ -153,7 +153,7 @@ def test_a_hanging_environment_ends_the_run(
     assert main(words) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1
-    assert "worker 0 (environments 0-1) gave no answer for 1 seconds" in err
+    assert "worker 0 (environments 0-1) did not reply within 1 seconds" in err
     left = [
         child for child in set(children(os.getpid())) - before if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]

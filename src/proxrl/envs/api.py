@@ -1,6 +1,6 @@
-"""The contract between environments and the rest: a pool of N environments behind `reset` and `step`."""
+"""The contract for environments: a pool of N environments behind `reset` and `step`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -13,48 +13,58 @@ from proxrl.types import Episode, Step, Tree
 
 
 class Autoreset(Enum):
-    """What a pool does when an episode ends; it decides where the successor of the last step is found."""
+    """When a pool resets an environment whose episode has ended, which decides where the last observation is found."""
 
-    SAME_STEP = "same-step"  # resets at once; `final_obs` carries the true last observation
-    NEXT_STEP = "next-step"  # obs is the true last observation; the next step is a dummy (`valid` False) that resets
-    LOST = "lost"  # resets at once and forgets the last observation: V(s_t) stands in for its value, an approximation
+    SAME_STEP = "same-step"  # in the same step: `obs` begins the next episode, and `final_obs` has the true last observation
+    NEXT_STEP = "next-step"  # in the next step, a dummy step with `valid` False: `obs` is the true last observation
+    # In the same step, and the last observation is not available, as in some GPU simulators: the value V(s_t) of the observation
+    # before it is used instead, an approximation. No pool has this mode yet; it is for environments that return tensors.
+    LOST = "lost"
 
 
 class Environments(Protocol):
-    """N environments stepped together.
+    """N environments that are stepped together.
 
-    `terminated` and `truncated` stay apart and are never both set: terminated wins.
+    `terminated` and `truncated` are reported separately and are never both True: terminated wins.
     """
 
     num_envs: int
     observation_space: gymnasium.Space  # of one environment
     action_space: gymnasium.Space  # of one environment
     autoreset: Autoreset
-    frame_stack: int  # frames in an observation, each but the newest also in the one before; 1 where observations share nothing
-    episode_counts: NDArray[np.int64]  # [N] episodes begun; together with the seed it addresses the next episode's seed
+    frame_stack: int  # frames per observation, all but the newest shared with the observation before; 1 without stacking
+    episode_counts: NDArray[np.int64]  # [N] episodes begun; the seed of the next episode follows from it and the run's seed
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
-        """Begin an episode everywhere and return observations [N, ...]; `episode_counts` goes on where a saved run was."""
+        """Begin an episode in every environment and return observations [N, ...].
+
+        `episode_counts` continues the episodes of a saved run.
+        """
 
     def step(self, action: Tree) -> Step:
         """Take one action [N, ...] in each environment."""
 
     def close(self) -> None:
-        """Release processes and memory; safe to call twice."""
+        """Release processes and memory. May be called twice."""
 
 
-# Where a single environment's info tells the return and length of the whole episode, when that differs from what the learner
-# sees: None at an ending that is none for the player, such as a lost life.
+# Key of a single environment's `info` for the (return, length) of the whole episode, if it differs from that of the steps since
+# the last reset. None if only the learner's episode has ended, as after a lost life.
 WHOLE_EPISODE = "whole_episode"
 
 
+def env_kwargs_hint(kwargs: Mapping[str, Any]) -> str:
+    """Return an addition to the error message of an environment that could not be made: its arguments, if it has any."""
+    return f"; check --env-kwargs {' '.join(f'{key}={value}' for key, value in kwargs.items())}" if kwargs else ""
+
+
 def episode_seed(seed: int, env: int, episode: int) -> int:
-    """Each episode has a seed of its own, so that a resumed run meets the very episodes it would have met."""
+    """Return the seed of one episode. Each has its own, so that a resumed run continues with the same episodes."""
     return integer_seed(seed, Purpose.EPISODE, env, episode)
 
 
 class EpisodeTracker:
-    """Returns and lengths of the running episodes, counted on both kinds of ending."""
+    """Returns and lengths of the current episodes of N environments."""
 
     def __init__(self, num_envs: int) -> None:
         self.total_reward = np.zeros(num_envs, np.float64)
@@ -74,7 +84,7 @@ class EpisodeTracker:
         return self.finish(np.flatnonzero(ended)) if ended.any() else []
 
     def finish(self, finished: NDArray[np.int64]) -> list[Episode]:
-        """What the episodes of these environments came to; the next ones begin."""
+        """Return the finished episodes of these environments and start counting the next ones."""
         episodes = [Episode(int(n), float(self.total_reward[n]), int(self.length[n])) for n in finished]
         self.total_reward[finished] = 0
         self.length[finished] = 0

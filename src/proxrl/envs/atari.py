@@ -1,7 +1,7 @@
-"""Atari games, three ways behind one set of options: single ALE environments, ale-py's C++ pool, EnvPool.
+"""Atari games with one set of options, run in three ways: as single ALE environments, by ale-py's C++ pool, or by EnvPool.
 
-All give stacks of frames [k * channels, height, width] of bytes and rewards as training wants them, and report whole games: when
-a life is lost an episode ends for the learner, but the game goes on, and only its end counts as an episode played.
+All return stacks of frames, bytes of shape [k * channels, height, width], and rewards as training uses them. They report whole
+games as episodes: a lost life ends an episode only for the learner, and the game continues.
 """
 
 import importlib.util
@@ -21,13 +21,13 @@ from proxrl.envs.envpool import EnvPoolEnvs, task_packages
 from proxrl.errors import ProxRLError
 from proxrl.types import Step, Tree
 
-FIRE = 1  # its place among the actions of every game that has it
-FRAMES_PER_GAME = 108_000  # half an hour, the usual limit
+FIRE = 1  # the index of this action in all games that have it
+FRAMES_PER_GAME = 108_000  # the usual limit: half an hour
 
 
 @dataclass(frozen=True)
 class AtariOptions:
-    """What is done to the game before the learner sees it; the defaults are the Atari details of PPO."""
+    """How games are preprocessed; the defaults are the Atari details of PPO."""
 
     noop_max: int = 30
     frame_skip: int = 4
@@ -52,34 +52,36 @@ class AtariOptions:
         channels = self.frame_stack * (1 if self.grayscale else 3)
         return spaces.Box(0, 255, (channels, self.screen_size, self.screen_size), np.uint8)
 
-    def reward(self, given: NDArray[Any]) -> NDArray[np.float32]:
-        """As the learner sees it (Atari detail 6)."""
-        return np.sign(given).astype(np.float32) if self.sign_rewards else given.astype(np.float32)
+    def reward(self, points: NDArray[Any]) -> NDArray[np.float32]:
+        """Return rewards for training: the points, or their sign (Atari detail 6)."""
+        return np.sign(points).astype(np.float32) if self.sign_rewards else points.astype(np.float32)
 
 
 def ale_installed() -> bool:
-    """Looked up without importing."""
+    """Return whether ale-py is installed, without importing it."""
     return importlib.util.find_spec("ale_py") is not None
 
 
 @cache
 def _games() -> dict[str, str]:
-    """Gymnasium id → ROM, for all that ale-py registers; empty where it is not installed."""
+    """Return the ROM of each Gymnasium id that ale-py registers; nothing if it is not installed."""
     if not ale_installed():
         return {}
     import ale_py
 
     gymnasium.register_envs(ale_py)
-    specs = gymnasium.registry.items()
-    ours = ((name, spec) for name, spec in specs if "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type") != "ram")
-    return {name: spec.kwargs["game"] for name, spec in ours}
+    return {
+        name: spec.kwargs["game"]
+        for name, spec in gymnasium.registry.items()
+        if "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type") != "ram"
+    }
 
 
 def rom_of(env: str) -> str | None:
-    """The ROM behind an id of Gymnasium (`ALE/Pong-v5`, `PongNoFrameskip-v4`) or of EnvPool (`Pong-v5`); None if none is."""
+    """Return the ROM of an id of Gymnasium (`ALE/Pong-v5`, `PongNoFrameskip-v4`) or EnvPool (`Pong-v5`), or None."""
     spec = gymnasium.registry.get(env)
     if re.fullmatch(r"(ALE/)?[A-Z]\w*-v[045]", env) is None or (spec is not None and "ale_py" not in str(spec.entry_point)):
-        return None  # not asked for: importing ale-py or EnvPool takes a while
+        return None  # without importing ale-py or EnvPool, which takes a while
     if env in _games():
         return _games()[env]
     if f"ALE/{env}" in _games():
@@ -88,7 +90,7 @@ def rom_of(env: str) -> str | None:
 
 
 def looks_like_atari(env: str) -> bool:
-    """Also where nothing is installed that could tell."""
+    """Return whether an id is that of an Atari game, by its form if neither ale-py nor EnvPool is installed."""
     return env.startswith("ALE/") or "NoFrameskip-v" in env or rom_of(env) is not None
 
 
@@ -99,7 +101,7 @@ def _envpool_roms() -> dict[str, str]:
 
 
 def envpool_task(rom: str) -> str:
-    """EnvPool's name of a game."""
+    """Return EnvPool's task for a game."""
     for task, name in _envpool_roms().items():
         if name == rom:
             return task
@@ -110,9 +112,9 @@ def envpool_task(rom: str) -> str:
 
 
 class ClassicAtari(gymnasium.Env):
-    """One game with the classic wrappers in one: what each does is in the method of its name."""
+    """One game, with the preprocessing of the classic Atari wrappers."""
 
-    metadata = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 - Gymnasium declares it so
+    metadata = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 - declared like this in Gymnasium
 
     def __init__(self, rom: str, options: AtariOptions, render_mode: Any = None) -> None:
         import cv2
@@ -131,13 +133,13 @@ class ClassicAtari(gymnasium.Env):
         self.action_space, self.observation_space = self.game.action_space, options.observation_space
         self.fires = options.fire_reset and "FIRE" in self.game.get_action_meanings()[FIRE : FIRE + 1]
         self.stack = np.zeros(self.observation_space.shape, np.uint8)
-        self.picture_before: Any = None
+        self.previous_picture: Any = None
         self.life_lost = False
         self.lives = 0
         self.total, self.length = 0.0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new game, or right after a lost life the same game, with the ball in play again."""
+        """Begin a new game, or continue the game after a lost life, with fire where that is needed."""
         super().reset(seed=seed)
         if self.life_lost:
             self.life_lost = False
@@ -150,13 +152,13 @@ class ClassicAtari(gymnasium.Env):
         return self.stack.copy(), {}
 
     def begin(self, seed: int | None) -> NDArray[Any]:
-        """A game after a random number of idle frames, the last of them fire where nothing would move without it (details 1 and
-        4); at most `noop_max` in all, as both pools count them.
+        """Begin a game and return its first screen, after a random number of no-op frames, the last of them with fire in games
+        that need it (details 1 and 4); `noop_max` limits the sum of both, as in the pools.
         """
         screen, _ = self.game.reset(seed=seed)
-        self.picture_before = None
-        idle = int(self.np_random.integers(1, self.options.noop_max + 1)) - self.fires if self.options.noop_max else 0
-        for action in [0] * idle + [FIRE] * self.fires:
+        self.previous_picture = None
+        noops = int(self.np_random.integers(1, self.options.noop_max + 1)) - self.fires if self.options.noop_max else 0
+        for action in [0] * noops + [FIRE] * self.fires:
             screen, _, game_over, _, _ = self.game.step(action)
             if game_over:
                 screen, _ = self.game.reset()
@@ -167,7 +169,7 @@ class ClassicAtari(gymnasium.Env):
         self.length += 1
         info: dict[str, Any] = {}
         lives = self.game.ale.lives()
-        # Lives also fall to zero a few frames before some games are over, and rise by bonus.
+        # In some games the lives are zero a few frames before the end, and bonus lives are added.
         lost = self.options.episodic_life and 0 < lives < self.lives
         self.lives = lives
         terminated, out_of_time = game_over or lost, self.length >= self.options.max_steps
@@ -179,11 +181,11 @@ class ClassicAtari(gymnasium.Env):
         return self.stack.copy(), learned_reward, terminated, out_of_time and not terminated, info
 
     def advance(self, action: int) -> tuple[float, bool]:
-        """The same action for some frames; of the last two the brighter pixels, since sprites flicker (detail 2)."""
+        """Repeat an action for `frame_skip` frames; push the maximum of the last two, since sprites flicker (detail 2)."""
         reward, game_over = 0.0, False
         screens: list[Any] = []
         for _ in range(self.options.frame_skip):
-            self.picture_before = self.game.render() if self.render_mode == "rgb_array" else None
+            self.previous_picture = self.game.render() if self.render_mode == "rgb_array" else None
             screen, points, game_over, _, _ = self.game.step(action)
             reward += float(points)
             screens.append(screen)
@@ -194,7 +196,7 @@ class ClassicAtari(gymnasium.Env):
         return reward, game_over
 
     def push(self, screen: NDArray[Any]) -> None:
-        """A smaller picture (detail 5), the newest of the stack (detail 7)."""
+        """Resize a screen (detail 5) and append it to the stack (detail 7)."""
         size = self.options.screen_size
         small = self.resize(screen, (size, size), interpolation=self.interpolation)
         frame = small[None] if self.options.grayscale else small.transpose(2, 0, 1)
@@ -202,10 +204,10 @@ class ClassicAtari(gymnasium.Env):
         self.stack[-len(frame) :] = frame
 
     def render(self) -> Any:
-        """In colours, and of the last two frames the brighter pixels where the learner gets them so."""
+        """Return the screen in color, with the same maximum over two frames as in the observations."""
         picture: Any = self.game.render()
-        both = self.options.max_pool and self.options.frame_skip > 1 and self.picture_before is not None
-        return np.maximum(picture, self.picture_before) if both else picture
+        both = self.options.max_pool and self.options.frame_skip > 1 and self.previous_picture is not None
+        return np.maximum(picture, self.previous_picture) if both else picture
 
     def close(self) -> None:
         self.game.close()
@@ -215,14 +217,14 @@ class ClassicAtari(gymnasium.Env):
 
 
 class AlePoolEnvs:
-    """ale-py's own vectorised games. A game goes on when a life is lost: the step after it is a dummy that fires."""
+    """ale-py's pool of games. The game continues after a lost life: the next step is a dummy step with fire."""
 
     autoreset = Autoreset.NEXT_STEP
 
     def __init__(self, rom: str, num_envs: int, options: AtariOptions, first_env: int = 0) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
-        # Its own `episodic_life` begins a new game at every lost life; `life_loss_info` only tells of it.
+        # Its `episodic_life` begins a new game after every lost life; `life_loss_info` only reports them.
         self._pool = AtariVectorEnv(
             rom,
             num_envs,
@@ -246,40 +248,40 @@ class AlePoolEnvs:
         self.episode_counts = np.zeros(num_envs, np.int64)
         self._first_env = first_env
         meanings = self._pool.ale.get_action_set()
-        self._relight = FIRE if options.fire_reset and len(meanings) > FIRE and meanings[FIRE].value == FIRE else 0
-        self._games = EpisodeTracker(num_envs)
+        self._dummy_action = FIRE if options.fire_reset and len(meanings) > FIRE and meanings[FIRE].value == FIRE else 0
+        self._tracker = EpisodeTracker(num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
-        self._frame = np.zeros(num_envs, np.int64)
+        self._frame_number = np.zeros(num_envs, np.int64)  # in the current game
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
         self.episode_counts[:] = 0 if episode_counts is None else episode_counts
         seeds = [episode_seed(seed, self._first_env + n, int(self.episode_counts[n])) for n in range(self.num_envs)]
         obs, info = self._pool.reset(seed=np.array(seeds))
         self.episode_counts += 1
-        self._games.reset()
+        self._tracker.reset()
         self._ended = np.zeros(self.num_envs, np.bool_)
-        self._frame = info["episode_frame_number"].astype(np.int64)
+        self._frame_number = info["episode_frame_number"].astype(np.int64)
         return self._stored(obs)
 
     def step(self, action: Tree) -> Step:
         valid = ~self._ended
-        # Where the game itself is over, the pool begins the next one whatever it is told.
-        obs, given, terminated, truncated, info = self._pool.step(np.where(valid, action, self._relight))
-        frame = info["episode_frame_number"].astype(np.int64)
+        # If the game itself is over, the pool ignores the action and begins the next game.
+        obs, points, terminated, truncated, info = self._pool.step(np.where(valid, action, self._dummy_action))
+        frame_number = info["episode_frame_number"].astype(np.int64)
         terminated, truncated = terminated.astype(np.bool_), truncated.astype(np.bool_) & ~terminated.astype(np.bool_)
-        # A dummy step after which the game's own clock has gone back began a new game, whatever the lives said before it.
-        new_game = self._ended & (frame < self._frame)
-        self._frame = frame
+        # A dummy step after which the frame number is smaller began a new game, whatever the lives were before it.
+        new_game = self._ended & (frame_number < self._frame_number)
+        self._frame_number = frame_number
         ended = terminated | truncated
         self.episode_counts += self._ended
         over = truncated | (terminated & (info["lives"] == 0))
-        # Some games end by the clock with lives left: that shows only in the step that begins the next.
-        episodes = self._games.finish(np.flatnonzero(new_game & (self._games.length > 0)))
-        self._games.total_reward += np.where(new_game, 0, given)
-        self._games.length += valid
-        episodes += self._games.finish(np.flatnonzero(over))
+        # Some games end with lives left, which can be seen only in the step that begins the next game.
+        episodes = self._tracker.finish(np.flatnonzero(new_game & (self._tracker.length > 0)))
+        self._tracker.total_reward += np.where(new_game, 0, points)
+        self._tracker.length += valid
+        episodes += self._tracker.finish(np.flatnonzero(over))
         self._ended = ended
-        return Step(self._stored(obs), self.options.reward(given) * valid, terminated, truncated, valid, None, episodes)
+        return Step(self._stored(obs), self.options.reward(points) * valid, terminated, truncated, valid, None, episodes)
 
     def close(self) -> None:
         self._pool.close()
@@ -292,7 +294,7 @@ class AlePoolEnvs:
 
 
 class AtariEnvPool(EnvPoolEnvs):
-    """EnvPool's games."""
+    """EnvPool's pool of games."""
 
     def __init__(
         self, env: str, num_envs: int, options: AtariOptions, first_env: int = 0, render_mode: str | None = None
@@ -300,7 +302,7 @@ class AtariEnvPool(EnvPoolEnvs):
         if options.noop_max == 0:
             raise ProxRLError("EnvPool needs --noop-max 1 or more; use --vector native for 0")
         if not options.max_pool and options.frame_skip > 1:
-            raise ProxRLError("EnvPool always takes the brighter pixels of two frames; use --vector inprocess for --no-max-pool")
+            raise ProxRLError("EnvPool always takes the maximum of two frames; use --vector inprocess for --no-max-pool")
         super().__init__(
             env,
             num_envs,
@@ -322,10 +324,10 @@ class AtariEnvPool(EnvPoolEnvs):
         self.options, self.frame_stack = options, options.frame_stack
 
     def step(self, action: Tree) -> Step:
-        obs, given, terminated, truncated, info = self._pool.step(action)
+        obs, points, terminated, truncated, info = self._pool.step(action)
         valid = ~self._ended
         self.episode_counts += self._ended
         self._ended = terminated | truncated
         over = truncated | ((info["terminated"] != 0) & terminated)
-        episodes = self._tracker.step(np.where(valid, given, np.float32(0)), valid, over)
-        return Step(self._stored(obs), self.options.reward(given) * valid, terminated, truncated, valid, None, episodes)
+        episodes = self._tracker.step(np.where(valid, points, np.float32(0)), valid, over)
+        return Step(self._stored(obs), self.options.reward(points) * valid, terminated, truncated, valid, None, episodes)

@@ -1,4 +1,4 @@
-"""EnvPool: environments stepped by a C++ thread pool; the only home of dm_control tasks here."""
+"""EnvPool: environments stepped by a C++ thread pool. ProxRL runs dm_control tasks only by EnvPool."""
 
 import ctypes
 import importlib.util
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proxrl.common.tree import tree_leaves
-from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
+from proxrl.envs.api import Autoreset, EpisodeTracker, env_kwargs_hint, episode_seed
 from proxrl.envs.buffers import cast_obs, stored_space
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError, one_line
@@ -24,12 +24,12 @@ DM_CONTROL = "dm_control/"
 
 
 def envpool_installed() -> bool:
-    """Looked up without importing: that takes a second."""
+    """Return whether EnvPool is installed, without importing it, which takes a second."""
     return importlib.util.find_spec("envpool") is not None
 
 
 def task_name(env: str) -> str:
-    """EnvPool's name of a task: `dm_control/cheetah-run-v0` is its `CheetahRun-v1`, other ids stay as they are."""
+    """Return EnvPool's name of a task: `CheetahRun-v1` for `dm_control/cheetah-run-v0`; other ids are unchanged."""
     if not env.startswith(DM_CONTROL):
         return env
     words = env.removeprefix(DM_CONTROL).rpartition("-v")[0].replace("-", "_").split("_")
@@ -38,7 +38,7 @@ def task_name(env: str) -> str:
 
 @cache
 def task_packages() -> dict[str, str]:
-    """Each EnvPool task and the package that holds it, such as `envpool.mujoco.dmc`; empty where EnvPool is not installed."""
+    """Return the package of each EnvPool task, such as `envpool.mujoco.dmc`; nothing if EnvPool is not installed."""
     if not envpool_installed():
         return {}
     _import_envpool()
@@ -53,8 +53,10 @@ def is_dm_control(task: str) -> bool:
 
 @cache
 def load_system_egl() -> bool:
-    """Whether EnvPool can draw MuJoCo. It brings an EGL of its own, but looks up OpenGL through that of the system, which knows
-    nothing of its contexts: the process would end. Loaded first, the system's serves for both.
+    """Load the system's EGL library, and return whether EnvPool can render MuJoCo tasks.
+
+    EnvPool ships its own EGL but looks up OpenGL functions in the system's, which does not know the contexts of the other one,
+    and the process crashes. If the system's library is loaded before EnvPool, it is used for both.
     """
     if not sys.platform.startswith("linux"):
         return True
@@ -77,9 +79,9 @@ def _import_envpool() -> Any:
 
 
 class EnvPoolEnvs:
-    """N environments of one EnvPool task; the step after an ending is a dummy that resets.
+    """N environments of one EnvPool task. The step after the end of an episode is a dummy step that resets.
 
-    EnvPool reports only `truncated` when the task ends on the very step of the time limit, so there terminated can't win.
+    If the task ends on the last step of the time limit, EnvPool reports only `truncated`, so that `terminated` can't win.
     """
 
     autoreset = Autoreset.NEXT_STEP
@@ -91,13 +93,13 @@ class EnvPoolEnvs:
         self._envpool = _import_envpool()
         if self._task not in task_packages():
             raise ProxRLError(f"EnvPool has no task {self._task}; use --vector inprocess")
-        given_space, action_space = self._call(lambda envpool: _spaces(envpool.make_spec(self._task, **self._kwargs)))
+        raw_space, action_space = self._call(lambda envpool: _spaces(envpool.make_spec(self._task, **self._kwargs)))
         if isinstance(action_space, spaces.Dict | spaces.Tuple):
-            raise ProxRLError(f"{self._task} takes nested actions, which EnvPool can't be given here; use --vector inprocess")
-        self._given_space = unbounded_where_unknown(given_space)
+            raise ProxRLError(f"{self._task} has nested actions, which are not supported with EnvPool; use --vector inprocess")
+        self._raw_space = replace_unknown_bounds(raw_space)
         self._flatten = is_dm_control(self._task)
         self.num_envs = num_envs
-        self.observation_space = flat_space(self._given_space) if self._flatten else stored_space(self._given_space)
+        self.observation_space = flat_space(self._raw_space) if self._flatten else stored_space(self._raw_space)
         self.action_space = stored_space(action_space)
         self.episode_counts = np.zeros(num_envs, np.int64)
         self._first_env = first_env
@@ -107,7 +109,7 @@ class EnvPoolEnvs:
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
         counts = np.zeros(self.num_envs, np.int64) if episode_counts is None else np.asarray(episode_counts, np.int64)
-        # EnvPool takes seeds only at construction; later episodes go on with the generator of their environment.
+        # EnvPool takes seeds only at construction; later episodes continue with the generator of their environment.
         seeds = [episode_seed(seed, self._first_env + n, int(counts[n])) for n in range(self.num_envs)]
         options = {"env_type": "gymnasium", "num_envs": self.num_envs, "seed": seeds}
         self._pool = self._call(lambda envpool: envpool.make(self._task, **options, **self._kwargs))
@@ -127,42 +129,44 @@ class EnvPoolEnvs:
         return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes)
 
     def render(self) -> NDArray[np.uint8]:
-        """The picture of the first environment, in pools made with `render_mode="rgb_array"`."""
-        picture: NDArray[np.uint8] = self._pool.render()[0]
-        return picture
+        """Return the frame of the first environment, in pools made with `render_mode="rgb_array"`."""
+        frame: NDArray[np.uint8] = self._pool.render()[0]
+        return frame
 
     def close(self) -> None:
-        self._pool = None  # its threads end with it
+        self._pool = None  # its threads end when it is deleted
 
     def _stored(self, obs: Tree) -> Tree:
         if not self._flatten:
             return cast_obs(obs, self.observation_space)
-        return flat_rows(obs, self._given_space, self.num_envs)
+        return flat_rows(obs, self._raw_space, self.num_envs)
 
     def _call(self, function: Callable[[Any], Any]) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the precision of bounds, wherever a space is first asked for
+            warnings.simplefilter("ignore")  # about the precision of bounds, whenever a space is first used
             try:
                 return function(self._envpool)
             except Exception as error:
                 if "Qt" in str(error) and isinstance(error, ImportError):
                     raise ProxRLError(
-                        f"{self._task} draws with Qt 5, which is not installed: sudo apt install libqt5gui5 (Debian, Ubuntu)"
+                        f"{self._task} needs Qt 5, which is not installed: sudo apt install libqt5gui5 (Debian, Ubuntu)"
                         " or sudo dnf install qt5-qtbase (Fedora)"
                     ) from error
-                told = " ".join(f"{key}={value}" for key, value in self._kwargs.items())
-                advice = f"; check --env-kwargs {told}" if told else ""
-                raise ProxRLError(f"EnvPool can't make {self._task}: {one_line(error)}{advice}") from error
+                hint = env_kwargs_hint(self._kwargs)
+                raise ProxRLError(f"EnvPool can't make {self._task}: {one_line(error)}{hint}") from error
 
 
 def _spaces(spec: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
     return spec.gymnasium_observation_space, spec.gymnasium_action_space
 
 
-def unbounded_where_unknown(space: gymnasium.Space) -> gymnasium.Space:
-    """EnvPool writes the smallest positive and the largest number where there is no bound; the first is no lower bound."""
+def replace_unknown_bounds(space: gymnasium.Space) -> gymnasium.Space:
+    """Replace bounds that EnvPool does not know by infinity.
+
+    EnvPool gives the smallest positive number as their lower bound and the largest number as their upper bound.
+    """
     if isinstance(space, spaces.Dict):
-        return spaces.Dict([(key, unbounded_where_unknown(value)) for key, value in space.items()])
+        return spaces.Dict([(key, replace_unknown_bounds(value)) for key, value in space.items()])
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         return space
     limits = np.finfo(space.dtype)
@@ -172,12 +176,12 @@ def unbounded_where_unknown(space: gymnasium.Space) -> gymnasium.Space:
 
 
 def flat_space(space: gymnasium.Space) -> spaces.Box:
-    """One vector for all entries of a dm_control observation."""
+    """Return the space of a dm_control observation whose entries are concatenated to one vector."""
     size = sum(int(np.prod(leaf.shape)) for leaf in tree_leaves(space_tree(space)))
     return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
 def flat_rows(obs: Tree, space: gymnasium.Space, num_envs: int) -> NDArray[np.float32]:
-    """Entries [N, ...] side by side, in the order of the space's keys."""
+    """Concatenate the entries [N, ...] of observations, in the order of the space's keys."""
     parts = [part.reshape(num_envs, -1) for part in tree_leaves(cast_obs(obs, space))]
     return np.concatenate(parts, axis=1, dtype=np.float32)

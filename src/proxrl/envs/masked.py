@@ -1,4 +1,4 @@
-"""An environment's action mask, wherever it gives it, as an entry of its observations."""
+"""Adds the action mask that an environment gives in `info` or in its observation to the observations."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ AUTO, INFO, OFF = "auto", "info", "off"
 
 
 class MaskedObservations(gymnasium.Wrapper):
-    """Observes {"observation": ..., "action_mask": bits}; see `proxrl.envs.spaces.Masked`."""
+    """A wrapper with observations {"observation": ..., "action_mask": bits}, as `proxrl.envs.spaces.Masked` describes them."""
 
     def __init__(self, env: gymnasium.Env, key: str | None) -> None:
-        """Masks come from this key of the observation, which then no network sees, or else from `info`."""
+        """Take masks from this key of the observation, which is then hidden from the networks; None takes them from `info`."""
         super().__init__(env)
         self.key = key
         rest = env.observation_space
@@ -36,41 +36,41 @@ class MaskedObservations(gymnasium.Wrapper):
 
     def _observe(self, obs: Any, info: dict[str, Any], over: bool) -> dict[str, Any]:
         if self.key is not None:
-            obs, given = split_mask(obs, self.key)
+            obs, mask = split_mask(obs, self.key)
         else:
-            given = info.get(MASK)
-        if over:  # nobody acts any more, and what is allowed then need not make sense
+            mask = info.get(MASK)
+        if over:  # no action follows, and environments may give any mask then
             return {"observation": obs, MASK: np.ones(self.observation_space.choices, np.int8)}  # type: ignore[attr-defined]
-        if given is None:
-            place = f'info has no "{MASK}"' if self.key is None else f"the observation has no {self.key!r}"
-            raise ValueError(f"{place} here; give one after every reset and step, or use --action-mask off")
+        if mask is None:
+            missing = f'info has no "{MASK}"' if self.key is None else f"the observation has no {self.key!r}"
+            raise ValueError(f"{missing}; give one after every reset and step, or use --action-mask off")
         try:
-            return {"observation": obs, MASK: flatten_mask(self.env.action_space, given)}
+            return {"observation": obs, MASK: flatten_mask(self.env.action_space, mask)}
         except ValueError as error:
-            raise ValueError(f"{error} (--action-mask off leaves it alone)") from None
+            raise ValueError(f"{error} (--action-mask off ignores masks)") from None
 
 
 def split_mask(obs: dict[str, Any], key: str) -> tuple[Any, Any]:
-    """The observation without its mask, and the mask if it is there; a single other entry stands for itself."""
+    """Return the observation without its mask, and the mask or None. If one other entry is left, it becomes the observation."""
     rest = {name: value for name, value in obs.items() if name != key}
     return next(iter(rest.values())) if len(rest) == 1 else rest, obs.get(key)
 
 
 def _without(space: spaces.Dict, key: str) -> gymnasium.Space:
-    """The space of what `split_mask` leaves."""
+    """Return the space of observations without their mask, as `split_mask` returns them."""
     rest = {name: part for name, part in space.items() if name != key}
     if not rest:
-        raise ProxRLError(f"the observation holds nothing but {key!r}; --action-mask off lets the policy see it")
+        raise ProxRLError(f"the observation has no entry but {key!r}; with --action-mask off the policy observes it")
     return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(list(rest.items()))
 
 
 def with_mask(env: gymnasium.Env, source: str) -> gymnasium.Env:
-    """The environment, with its mask beside its observations where it has one; `source` is a value of --action-mask."""
+    """Return the environment with its mask added to its observations, if it has one; `source` is a value of --action-mask."""
     if source == OFF:
         return env
     size = total_choices(env.action_space)
     if source == AUTO:
-        source = _find(env) if size else OFF
+        source = _find_source(env) if size else OFF
         return env if source == OFF else with_mask(env, source)
     if not size:
         raise ProxRLError(f"--action-mask {source}: the action space {env.action_space} has no choices to mask; leave it out")
@@ -81,13 +81,13 @@ def with_mask(env: gymnasium.Env, source: str) -> gymnasium.Env:
     return MaskedObservations(env, source)
 
 
-def _find(env: gymnasium.Env) -> str:
-    """By a look at the observation space, or else at the info of a reset: only there does info show itself."""
+def _find_source(env: gymnasium.Env) -> str:
+    """Return where an environment gives its mask: look at the observation space, then at the info of a reset."""
     space = env.observation_space
     if isinstance(space, spaces.Dict) and MASK in space.spaces:
         return MASK
     try:
         _, info = env.reset(seed=0)
     except (Exception, SystemExit):
-        return OFF  # what is wrong is told when the run resets it
+        return OFF  # the error is reported when the pool resets it
     return INFO if isinstance(info, dict) and info.get(MASK) is not None else OFF

@@ -1,8 +1,8 @@
-"""Action masks: which choices of the discrete parts of an action an environment allows now.
+"""Action masks: which choices of the discrete parts of an action are currently allowed.
 
-Inside ProxRL a mask is one row of bits, leaf after leaf of the action space: n for a Discrete, each entry's n for a
-MultiDiscrete, (no, yes) for each bit of a MultiBinary. Environments give it so, or in the form that
-`action_space.sample(mask)` takes.
+Inside ProxRL a mask is one row of bits, for the leaves of the action space in order: n bits for a Discrete, the n of each entry
+for a MultiDiscrete, and two, for the values 0 and 1, for each bit of a MultiBinary. Environments give masks in this form or in
+that of `action_space.sample(mask)`.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,12 @@ Bits = NDArray[np.int8]
 
 
 def total_choices(action_space: gymnasium.Space) -> int:
+    """Return the number of bits in a mask for an action space."""
     return sum(choices(leaf) for leaf in tree_leaves(space_tree(action_space)))
 
 
 def flatten_mask(space: gymnasium.Space, mask: Any) -> Bits:
-    """A mask in either form as one row of bits; a ValueError says what does not fit."""
+    """Return a mask, given in either form, as one row of bits. Raises a `ValueError` if it does not fit the space."""
     size = total_choices(space)
     if not isinstance(mask, dict | tuple | list) and np.shape(mask) == (size,) and not isinstance(space, spaces.MultiBinary):
         return _bits(mask, size)
@@ -37,7 +38,7 @@ def flatten_mask(space: gymnasium.Space, mask: Any) -> Bits:
 def _leaf_bits(space: gymnasium.Space, mask: Any) -> Iterator[Bits]:
     if isinstance(space, spaces.Dict):
         if mask is not None and (not isinstance(mask, dict) or mask.keys() != space.keys()):
-            raise ValueError(f"the action mask must be a dict of the keys {', '.join(space)}, {_or_a_row(space)}")
+            raise ValueError(f"the action mask must be a dict with the keys {', '.join(space)}, {_or_a_row(space)}")
         for key, part in space.items():
             yield from _leaf_bits(part, None if mask is None else mask[key])
     elif isinstance(space, spaces.Tuple):
@@ -45,23 +46,23 @@ def _leaf_bits(space: gymnasium.Space, mask: Any) -> Iterator[Bits]:
             raise ValueError(f"the action mask must be a tuple of {len(space)} parts, {_or_a_row(space)}")
         for index, part in enumerate(space):
             yield from _leaf_bits(part, None if mask is None else mask[index])
-    elif mask is None:  # everything, as Gymnasium has it
+    elif mask is None:  # everything is allowed, as in Gymnasium
         yield np.ones(choices(space), np.int8)
     elif isinstance(space, spaces.MultiBinary):
         yield _binary_bits(mask, space)
-    elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list) and any(map(_nested, mask)):
-        parts, sizes = list(_deep(mask)), group_sizes(space)
+    elif isinstance(space, spaces.MultiDiscrete) and isinstance(mask, tuple | list) and any(map(_has_entries, mask)):
+        parts, sizes = list(_flat_parts(mask)), group_sizes(space)
         if len(parts) != len(sizes):
             raise ValueError(f"the action mask has {len(parts)} parts, but the MultiDiscrete has {len(sizes)} entries")
         yield from map(_bits, parts, sizes)
     elif isinstance(space, spaces.Box):
-        raise ValueError(f"there is a mask for a Box of shape {space.shape}, which has no choices; it must be None")
+        raise ValueError(f"the mask for a Box of shape {space.shape} must be None, since it has no choices")
     else:
         yield _bits(mask, choices(space))
 
 
 def _binary_bits(mask: Any, space: spaces.MultiBinary) -> Bits:
-    """Gymnasium's form: 0 where the bit must be 0, 1 where it must be 1, 2 where it is free; or (no, yes) for every bit."""
+    """Convert Gymnasium's form, in which 0 and 1 fix a bit and 2 leaves it free, or two bits (0 allowed, 1 allowed) for each."""
     values = np.asarray(mask)
     if values.size == choices(space):
         return _bits(values.ravel(), choices(space))
@@ -71,19 +72,20 @@ def _binary_bits(mask: Any, space: spaces.MultiBinary) -> Bits:
 
 
 def _or_a_row(space: gymnasium.Space) -> str:
-    return f"as the action space is, or one row of {total_choices(space)} bits"
+    return f"like the action space, or one row of {total_choices(space)} bits"
 
 
-def _deep(mask: Any) -> Iterator[Any]:
+def _flat_parts(mask: Any) -> Iterator[Any]:
+    """Yield the rows of bits in nested lists of them."""
     for part in mask:
-        if _nested(part) and len(part) and _nested(part[0]):
-            yield from _deep(part)
+        if _has_entries(part) and len(part) and _has_entries(part[0]):
+            yield from _flat_parts(part)
         else:
             yield part
 
 
-def _nested(part: Any) -> bool:
-    """Not by `np.ndim` alone, which refuses lists of arrays of different sizes."""
+def _has_entries(part: Any) -> bool:
+    """Return whether a part of a mask has entries. `np.ndim` alone fails for lists of arrays of different sizes."""
     return isinstance(part, tuple | list) or np.ndim(part) > 0
 
 
@@ -97,30 +99,28 @@ def _bits(mask: Any, size: int) -> Bits:
 
 
 class Guard:
-    """Refuses to act where nothing is allowed."""
+    """Raises an error for masks that allow no action."""
 
     def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
         self.masked = isinstance(observation_space, Masked)
         sizes = [size for leaf in tree_leaves(space_tree(action_space)) for size in group_sizes(leaf)]
-        self.begins = np.cumsum([0, *sizes[:-1]])
+        self.group_starts = np.cumsum([0, *sizes[:-1]])
         total = total_choices(action_space)
         if isinstance(observation_space, Masked) and observation_space.choices != total:
             raise ProxRLError(f"masks have {observation_space.choices} bits, but {action_space} has {total} choices")
 
     def check(self, obs: Tree) -> None:
-        """Observations [N, ...] that are about to be acted on."""
+        """Check the masks of observations [N, ...] before acting on them."""
         if not self.masked:
             return
-        possible = np.logical_or.reduceat(obs[MASK], self.begins, axis=1)
+        possible = np.logical_or.reduceat(obs[MASK], self.group_starts, axis=1)
         if not possible.all():
             row = int(np.argwhere(~possible)[0][0])
-            raise ProxRLError(
-                f"the action mask of environment {row} allows nothing; allow an action, or end the episode before that"
-            )
+            raise ProxRLError(f"the action mask of environment {row} allows no action; allow one, or end the episode before that")
 
 
 def group_sizes(space: gymnasium.Space) -> list[int]:
-    """The choices of which one each must be allowed."""
+    """Return the sizes of the groups of choices of a leaf; each group needs at least one allowed choice."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete):

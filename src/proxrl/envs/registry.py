@@ -1,4 +1,4 @@
-"""Which family an environment belongs to, whether it can run here, and which class steps many of it."""
+"""The families of environments, whether an environment can run here, and which class steps many of them."""
 
 import difflib
 import functools
@@ -32,18 +32,18 @@ EnvName: TypeAlias = str | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Family:
-    """Environments that share a preset and the packages they need."""
+    """Environments that share a preset and the packages that they need."""
 
     name: str
     title: str
     examples: tuple[str, ...]
     preset: str
-    extra: str | None = None  # of `pip install 'proxrl[extra]'`
-    modules: tuple[str, ...] = ()  # what the extra must provide
+    extra: str | None = None  # `pip install 'proxrl[extra]'` installs what they need
+    modules: tuple[str, ...] = ()  # the modules of the extra
 
     @property
     def installed(self) -> bool:
-        """Looked up without importing anything."""
+        """Whether the modules are installed, without importing them."""
         return all(importlib.util.find_spec(module) is not None for module in self.modules)
 
 
@@ -51,7 +51,7 @@ CLASSIC = Family("classic", "Classic control", ("CartPole-v1", "Acrobot-v1", "Pe
 TOY_TEXT = Family("toy_text", "Toy text", ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"), "toy_text")
 BOX2D = Family("box2d", "Box2D", ("LunarLander-v3", "BipedalWalker-v3"), "box2d", "box2d", ("Box2D",))
 MUJOCO = Family(
-    # imageio is for rendering, but Gymnasium's MuJoCo module imports it at once.
+    # imageio is for rendering, but Gymnasium's MuJoCo module always imports it.
     "mujoco",
     "MuJoCo",
     ("HalfCheetah-v5", "Hopper-v4", "Ant-v5", "Humanoid-v5"),
@@ -77,17 +77,18 @@ _ENVPOOL_PACKAGES = {
     "mujoco.dmc": DM,
     "procgen": PROCGEN,
 }
-# So that a dm_control task is known by name where EnvPool, which holds the list of them, is missing.
+# To recognize dm_control tasks by name if EnvPool, which has the list of them, is not installed.
 _DM_DOMAINS = (
     "Acrobot|BallInCup|Cartpole|Cheetah|Dog|Finger|Fish|Hopper|Humanoid|HumanoidCMU|Lqr|Manipulator|Pendulum|PointMass|Quadruped"
     "|Reacher|Stacker|Swimmer|Walker"
 )
 _DM_TASK = re.compile(rf"({_DM_DOMAINS})[A-Z]\w*-v1")
 
-# From how many environments EnvPool's C++ threads beat the loop in this process, by family or id. One loop step takes (2 cores,
-# microseconds per environment) 70 in HalfCheetah, 48 in LunarLander, 52 in Acrobot, 18 in Pendulum; EnvPool's takes for
-# 4 / 8 / 16 environments 276 / 381 / 589, 176 / 230 / 271, 127 / 144 / 166 and 164 / 178 / 187. A tie goes to the loop, which
-# needs no dummy steps. CartPole is too cheap for threads; its vectorised class takes 80 for any number, the loop 10 for each.
+# The number of environments from which EnvPool is faster than the loop in this process, by family or id. Measured on 2 cores, in
+# microseconds: the loop takes 70 per environment in HalfCheetah, 48 in LunarLander, 52 in Acrobot and 18 in Pendulum; EnvPool
+# takes, for 4 / 8 / 16 environments together, 276 / 381 / 589, 176 / 230 / 271, 127 / 144 / 166 and 164 / 178 / 187. The loop is
+# chosen if both are equal, since it has no dummy steps. CartPole's steps are too short for threads: its vectorized class takes
+# 80 for any number of environments, the loop 10 per environment.
 _ENVPOOL_FROM = {
     "mujoco": 8,
     "box2d": 8,
@@ -97,25 +98,25 @@ _ENVPOOL_FROM = {
     "MountainCarContinuous-v0": 32,
 }
 _NATIVE_FROM = {"CartPole-v0": 16, "CartPole-v1": 16}
-# Where both have the id but maybe not the same task: EnvPool leaves the contact forces in observations of Humanoid v4 at zero,
-# and whether the frames of CarRacing agree was never compared.
+# Tasks that may differ between EnvPool and Gymnasium: EnvPool leaves the contact forces in observations of Humanoid v4 at zero,
+# and the frames of CarRacing have not been compared.
 ENVPOOL_DIFFERS = frozenset({"Humanoid-v4", "HumanoidStandup-v4", "CarRacing-v3"})
 
 
 def families() -> tuple[Family, ...]:
-    """All families, for `proxrl envs`; `family.installed` says whether they run here."""
+    """Return all families, for `proxrl envs`."""
     return FAMILIES
 
 
 def find_family(env: EnvName) -> Family:
-    """The family of an id, of `module:callable`, or of a callable."""
+    """Return the family of an id, of `module:callable`, or of a callable."""
     if not isinstance(env, str) or (":" in env and find_callable(env) is not None):
         return CUSTOM
     if looks_like_atari(env):
         return ATARI
     spec = gymnasium.registry.get(env.rpartition(":")[2])
     if spec is not None:
-        # MuJoCo v2 and v3 are registered with a function that raises, so the entry point can't tell.
+        # The entry point of MuJoCo v2 and v3 tasks is a function that raises, outside the package of the others.
         package = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point))
         return _GYMNASIUM_PACKAGES.get(package[1], OTHER) if package else (MUJOCO if _is_retired(env) else OTHER)
     if env.startswith(DM_CONTROL) or _DM_TASK.fullmatch(env):
@@ -124,7 +125,7 @@ def find_family(env: EnvName) -> Family:
 
 
 def check_env(env: EnvName, vector: str = "auto") -> Family:
-    """Refuse what can't run here in one line that says what would; otherwise return the family."""
+    """Return the family of an environment, or raise a `ProxRLError` if it can't run here."""
     family = find_family(env)
     if not isinstance(env, str) or ":" in env:
         return family
@@ -160,18 +161,18 @@ def _check_atari(env: str, vector: str) -> Family:
 
 
 def suggestions(env: str, most: int = 3) -> list[str]:
-    """Known ids nearest to a mistyped one: other versions of the same name first, whatever the capitals."""
+    """Return known ids similar to a mistyped one: first other versions of the same name, ignoring case."""
     env = task_name(env)
     known = [name for name in [*gymnasium.registry, *task_packages()] if not _is_retired(name)]
-    spelt = {name.lower(): name for name in reversed(known)}  # Gymnasium's spelling wins over EnvPool's
+    by_lower_case = {name.lower(): name for name in reversed(known)}  # Gymnasium's spelling wins over EnvPool's
     stem = env.lower().rpartition("-v")[0] or env.lower()
-    same = sorted((name for lower, name in spelt.items() if lower.rpartition("-v")[0] == stem), reverse=True)
-    near = [spelt[lower] for lower in difflib.get_close_matches(env.lower(), spelt, n=most, cutoff=0.7)]
+    same = sorted((name for lower, name in by_lower_case.items() if lower.rpartition("-v")[0] == stem), reverse=True)
+    near = [by_lower_case[lower] for lower in difflib.get_close_matches(env.lower(), by_lower_case, n=most, cutoff=0.7)]
     return list(dict.fromkeys(same + near))[:most]
 
 
 def choose_vector(env: EnvName, num_envs: int, family: Family, env_kwargs: dict[str, Any] | None = None) -> Vector:
-    """Where environments run best, by rule: timing at start-up could choose differently next time and change the run."""
+    """Return where environments run fastest, by fixed rules: a measurement could come out differently when a run is resumed."""
     if not isinstance(env, str):
         return "inprocess"
     if family is ATARI:
@@ -198,31 +199,31 @@ def make_environments(
     action_mask: str = "auto",
     atari: AtariOptions | None = None,
 ) -> Environments:
-    """N environments behind the one contract; `vector` is "auto" or one of `Vector`."""
+    """Make N environments of a pool; `vector` is "auto" or one of `Vector`."""
     kwargs = dict(env_kwargs or {})
     family = check_env(env, vector)
     if max_episode_steps is not None and "max_episode_steps" in kwargs and family is not CUSTOM:
-        raise ProxRLError("the time limit is given twice, by --max-episode-steps and in --env-kwargs; give it once")
+        raise ProxRLError("--max-episode-steps and --env-kwargs both set the time limit; use one of them")
     if vector == "auto":
         vector = choose_vector(env, num_envs, family, kwargs)
     if family is ATARI and isinstance(env, str):
         return _make_atari(env, kwargs, num_envs, vector, num_workers, first_env, action_mask, atari or AtariOptions())
     if isinstance(env, str) and vector != "envpool" and env not in gymnasium.registry and ":" not in env:
-        raise ProxRLError(f"only EnvPool has {env}; use --vector envpool")
+        raise ProxRLError(f"{env} exists only in EnvPool; use --vector envpool")
     if vector in ("envpool", "native") and action_mask not in ("auto", "off"):
-        raise ProxRLError(f"--action-mask {action_mask} is read from single environments; use --vector inprocess or workers")
+        raise ProxRLError(f"--action-mask {action_mask} needs single environments; use --vector inprocess or workers")
     match vector:
         case "envpool":
             if not isinstance(env, str) or family is CUSTOM:
-                raise ProxRLError("EnvPool can't run an environment of your own; use --vector inprocess or workers")
+                raise ProxRLError("EnvPool can't run custom environments; use --vector inprocess or workers")
             limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
             return EnvPoolEnvs(env, num_envs, first_env, **limit, **kwargs)
         case "native":
             if not isinstance(env, str) or family is CUSTOM or gymnasium.spec(env).vector_entry_point is None:
-                raise ProxRLError(f"Gymnasium has no vectorised class for {_label(env)}; use --vector inprocess or workers")
+                raise ProxRLError(f"Gymnasium has no vectorized class for {_label(env)}; use --vector inprocess or workers")
             return make_native(env, num_envs, kwargs, first_env, max_episode_steps)
         case "workers" | "inprocess":
-            # The registered description rather than the id: worker processes don't know what this process registered.
+            # The spec instead of the id, since worker processes do not know ids that only this process registered.
             source = gymnasium.registry.get(env, env) if isinstance(env, str) else env
             makers = [functools.partial(make_env, source, kwargs, max_episode_steps, action_mask)] * num_envs
             if vector == "workers":
@@ -243,10 +244,10 @@ def _make_atari(
     options: AtariOptions,
 ) -> Environments:
     if action_mask not in ("auto", "off"):
-        raise ProxRLError(f"--action-mask {action_mask}: Atari games allow every action at any time; leave it out")
+        raise ProxRLError(f"--action-mask {action_mask}: Atari games have no action masks; leave it out")
     if kwargs:
-        raise ProxRLError("--env-kwargs are not for Atari games, whose options are flags of their own (proxrl train --help)")
-    rom = rom_of(env) or ""  # `check_env` has seen to it that there is one
+        raise ProxRLError("--env-kwargs are not for Atari games, whose options are flags (see proxrl train --help)")
+    rom = rom_of(env) or ""  # never empty after `check_env`
     match vector:
         case "native":
             return AlePoolEnvs(rom, num_envs, options, first_env)
@@ -259,8 +260,9 @@ def _make_atari(
 
 
 def _is_retired(env: str) -> bool:
+    """Return whether an id is a MuJoCo task v2 or v3: its entry point is a function in `gymnasium.envs` that raises an error."""
     spec = gymnasium.registry.get(env)
-    return spec is not None and getattr(spec.entry_point, "__name__", "") == "_raise_mujoco_py_error"
+    return spec is not None and getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"
 
 
 def _label(env: EnvName) -> str:

@@ -1,8 +1,9 @@
-"""Gymnasium's spaces: which ones can be trained on, as trees of leaves, and as JSON.
+"""Gymnasium's spaces: which ones are supported, how elements are checked, and spaces as trees of leaves and as JSON.
 
-As JSON they travel in checkpoints, so that one alone is enough to rebuild its policy: no environment has to be made.
+Checkpoints contain spaces as JSON, so that a policy can be rebuilt without making an environment.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,27 +11,28 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from proxrl.common.tree import tree_map
 from proxrl.envs.api import Environments
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Tree
 
-# Smaller arrays of bytes are taken for numbers, not for images.
+# Arrays of bytes with smaller sides are treated as numbers, not as images.
 SMALLEST_IMAGE = 7
 
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
-_INSTEAD = {
+_ALTERNATIVES = {
     "Graph": "a Dict of Boxes, padded to the largest number of nodes and edges",
-    "Text": "a MultiDiscrete of its characters' numbers, padded to the longest text",
+    "Text": "a MultiDiscrete of character codes, padded to the longest text",
     "Sequence": "a Box or MultiDiscrete padded to the longest sequence, with its length beside it",
-    "OneOf": "a Tuple of a Discrete, which says the one that counts, and all the alternatives",
+    "OneOf": "a Tuple of a Discrete, which selects the alternative, and all alternatives",
 }
 
 
 class Masked(spaces.Dict):
-    """Observations with what is allowed beside them: one bit for every choice of every discrete part of the action.
+    """Observations with their action masks: one bit for every choice of every discrete part of the action.
 
-    Whether the environment tells its mask in `info` or under a key of its observation, from its adapter on it is found here.
+    Environments give their mask in `info` or under a key of the observation; their adapter moves it here.
     """
 
     def __init__(self, observation: gymnasium.Space, choices: int) -> None:
@@ -38,18 +40,19 @@ class Masked(spaces.Dict):
 
     @property
     def choices(self) -> int:
+        """The number of bits in a mask."""
         return int(self["action_mask"].shape[0])  # type: ignore[index]  # a MultiBinary always has a shape
 
 
 def refuse(space: gymnasium.Space) -> ProxRLError:
-    """Why a space can't be trained on, and what to wrap it in."""
+    """Return the error for a space that is not supported, with a supported alternative."""
     kind = type(space).__name__
-    instead = _INSTEAD.get(kind, "a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these")
-    return ProxRLError(f"{kind} spaces have no fixed size to build a network for; wrap the environment so that it is {instead}")
+    alternative = _ALTERNATIVES.get(kind, "a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these")
+    return ProxRLError(f"{kind} spaces have no fixed size, which networks need; wrap the environment so that it is {alternative}")
 
 
 def space_tree(space: gymnasium.Space) -> Tree:
-    """Nested spaces as a tree whose leaves are plain spaces."""
+    """Return nested spaces as a tree whose leaves are spaces other than Dict and Tuple."""
     if isinstance(space, spaces.Dict):
         return {key: space_tree(value) for key, value in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -60,7 +63,7 @@ def space_tree(space: gymnasium.Space) -> Tree:
 
 
 def is_image(space: gymnasium.Space) -> bool:
-    """Bytes in three dimensions, of which two are large."""
+    """Return whether a space holds images: bytes in three dimensions, two of which are large."""
     return (
         isinstance(space, spaces.Box)
         and space.dtype == np.uint8
@@ -70,7 +73,7 @@ def is_image(space: gymnasium.Space) -> bool:
 
 
 def choices(space: gymnasium.Space) -> int:
-    """Bits in a mask for a leaf of an action space: one per choice, two (no, yes) per bit of a MultiBinary."""
+    """Return the number of mask bits for a leaf of an action space: one per choice, two (0, 1) per bit of a MultiBinary."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
@@ -79,7 +82,7 @@ def choices(space: gymnasium.Space) -> int:
 
 
 def wrong_values(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Where values can't be learnt from; None where all can."""
+    """Return where values are not finite or out of range, or None if all are valid."""
     if np.issubdtype(array.dtype, np.floating):
         wrong = ~np.isfinite(array)
     elif isinstance(space, spaces.Discrete):
@@ -91,10 +94,22 @@ def wrong_values(space: gymnasium.Space | None, array: NDArray[Any]) -> NDArray[
     return wrong if wrong.any() else None
 
 
-def space_difference(environments: Environments, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> str | None:
-    """Return in words how the spaces of `environments` differ from those a policy was trained with, or None if it can be used.
+def map_observation(function: Callable[[gymnasium.Space, Any], Any], space: gymnasium.Space, obs: Tree) -> Tree:
+    """Apply `function(leaf_space, value)` to every leaf of an observation.
 
-    The text is a clause that error messages can embed.
+    Raises a `ProxRLError` if the observation does not have the structure of its space.
+    """
+    try:
+        return tree_map(function, space_tree(space), obs)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        kind = type(obs).__name__
+        raise ProxRLError(f"the observation, a {kind}, does not have the structure of {space} ({one_line(error)})") from None
+
+
+def space_difference(environments: Environments, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> str | None:
+    """Return how the spaces of `environments` differ from those that a policy was trained with, or None if they fit.
+
+    The text is a clause that can be part of an error message.
     """
     pairs = {
         "observation space": (environments.observation_space, observation_space),
@@ -118,6 +133,7 @@ def _form(document: Any) -> Any:
 
 
 def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
+    """Return a space as a JSON document; `space_from_json` is the inverse."""
     match space:
         case Masked():
             return {"kind": "masked", "observation": space_to_json(space["observation"]), "choices": space.choices}
@@ -139,6 +155,7 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
 
 
 def space_from_json(document: dict[str, Any]) -> gymnasium.Space:
+    """Return the space that `space_to_json` described."""
     dtype, shape = np.dtype(document.get("dtype", "float32")), tuple(document.get("shape", ()))
     match document["kind"]:
         case "masked":
@@ -148,17 +165,17 @@ def space_from_json(document: dict[str, Any]) -> gymnasium.Space:
         case "tuple":
             return spaces.Tuple([space_from_json(part) for part in document["parts"]])
         case "discrete":
-            kind = {} if dtype == np.int64 else {"dtype": dtype.type}  # not every Gymnasium has a choice
+            kind = {} if dtype == np.int64 else {"dtype": dtype.type}  # older versions of Gymnasium have no `dtype` here
             return spaces.Discrete(document["n"], start=document["start"], **kind)
         case "multidiscrete":
             return spaces.MultiDiscrete(document["nvec"], dtype=dtype.type, start=document["start"])
         case "multibinary":
-            return spaces.MultiBinary(document["n"])  # 3 and [3] give the same elements, but are not equal
+            return spaces.MultiBinary(document["n"])  # the spaces for 3 and [3] have the same elements but are not equal
     low, high = (np.full(shape, document[bound], dtype) for bound in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
 
 
 def _compact(bound: NDArray[Any]) -> Any:
-    """One number where all are equal: images have many."""
+    """Return one number if all are equal, to keep images short."""
     values = bound.ravel().tolist()
     return values[0] if len(set(values)) == 1 else bound.tolist()

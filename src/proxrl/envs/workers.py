@@ -1,4 +1,4 @@
-"""Worker processes, for environments whose own step is slow: each runs a share of them and answers through shared memory."""
+"""Worker processes, for environments with slow steps: each runs some of them and writes the results to shared memory."""
 
 import atexit
 import contextlib
@@ -26,18 +26,18 @@ from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.errors import ProxRLError, describe, one_line
 from proxrl.types import Episode, Step, Tree
 
-START_SECONDS = 30.0  # also for the imports before a worker's first answer
+START_SECONDS = 30.0  # includes the imports before a worker's first reply
 CLOSE_SECONDS = 2.0
-# What travels through a pipe: one byte to wake a worker, an empty answer when nothing ended; anything longer is pickled.
+# Messages through the pipes: one byte requests a step, an empty reply says that no episode ended; all others are pickled.
 STEP = b"s"
 DONE = b""
-LEFT_TO_PARENT = (signal.SIGINT, signal.SIGTERM)
-CAN_ASK = hasattr(signal, "SIGUSR1")  # not on Windows
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the parent process handles them
+CAN_DUMP_STACK = hasattr(signal, "SIGUSR1")  # not on Windows
 
 
 @dataclass
 class _Failure:
-    """What went wrong in a worker."""
+    """An error in a worker."""
 
     line: str
     traceback: str
@@ -46,14 +46,14 @@ class _Failure:
 @dataclass
 class _Worker:
     label: str
-    process: Any  # each start method has a process class of its own
+    process: Any  # each start method has its own process class
     pipe: Connection
-    stack: Connection  # where it writes what it is doing when asked to
-    part: slice  # of the pool's environments
+    stack: Connection  # receives its stack after a SIGUSR1
+    envs: slice  # indices of its environments in the pool
 
 
 class WorkerEnvs:
-    """N environments over several processes, equal bit for bit to one `InProcessEnvs` over the same makers."""
+    """N environments in several processes, with exactly the results of an `InProcessEnvs` with the same makers."""
 
     autoreset = Autoreset.SAME_STEP
 
@@ -72,19 +72,19 @@ class WorkerEnvs:
         self._valid = np.ones(self.num_envs, np.bool_)
         self._workers: list[_Worker] = []
         self._shared: SharedArrays | None = None
-        # Before multiprocessing's own exit handler, which asks by SIGTERM, and that workers leave to their parent.
+        # Runs before multiprocessing's exit handler, which sends SIGTERM, a signal that workers ignore.
         atexit.register(self.close)
         count = max(1, min(num_workers or os.cpu_count() or 1, self.num_envs))
         edges = [self.num_envs * k // count for k in range(count + 1)]
         try:
             for number in range(count):
                 self._start(number, slice(edges[number], edges[number + 1]), makers, first_env)
-            self.observation_space, self.action_space = self._answers(START_SECONDS)[0]
+            self.observation_space, self.action_space = self._replies(START_SECONDS)[0]
             self._shared = SharedArrays(self.observation_space, self.action_space, self.num_envs)
             for worker in self._workers:
                 self._send(worker, pickle.dumps(self._shared.name))
-            self._answers(START_SECONDS)
-            # Everyone has it open, so its name can go: nothing stays behind even if this process is killed.
+            self._replies(START_SECONDS)
+            # All workers have opened it, so the name can be removed: nothing is left behind even if this process is killed.
             self._shared.unlink()
         except BaseException:
             self.close()
@@ -94,8 +94,8 @@ class WorkerEnvs:
         shared = self._open()
         self.episode_counts[:] = 0 if episode_counts is None else episode_counts
         for worker in self._workers:
-            self._send(worker, pickle.dumps((seed, self.episode_counts[worker.part].tolist())))
-        self._answers(self._timeout)
+            self._send(worker, pickle.dumps((seed, self.episode_counts[worker.envs].tolist())))
+        self._replies(self._timeout)
         self.episode_counts += 1
         return shared.buffers.obs
 
@@ -105,8 +105,8 @@ class WorkerEnvs:
         for worker in self._workers:
             self._send(worker, STEP)
         episodes: list[Episode] = []
-        for worker, finished in zip(self._workers, self._answers(self._timeout), strict=True):
-            episodes += [episode._replace(env=episode.env + worker.part.start) for episode in finished]
+        for worker, finished in zip(self._workers, self._replies(self._timeout), strict=True):
+            episodes += [episode._replace(env=episode.env + worker.envs.start) for episode in finished]
         buffers, final_obs = shared.buffers, None
         ended = np.flatnonzero(buffers.terminated | buffers.truncated)
         if len(ended):
@@ -117,7 +117,7 @@ class WorkerEnvs:
     def close(self) -> None:
         for worker in self._workers:
             worker.stack.close()
-            worker.pipe.close()  # a worker that waits for work leaves when its pipe ends
+            worker.pipe.close()  # a worker that waits for a message exits when its pipe is closed
         deadline = time.monotonic() + CLOSE_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -130,28 +130,30 @@ class WorkerEnvs:
             self._shared.close()
             self._shared = None
 
-    def _start(self, number: int, part: slice, makers: Sequence[Callable[[], gymnasium.Env]], first_env: int) -> None:
+    def _start(self, number: int, envs: slice, makers: Sequence[Callable[[], gymnasium.Env]], first_env: int) -> None:
         try:
-            pickled = cloudpickle.dumps(list(makers[part]))
+            pickled = cloudpickle.dumps(list(makers[envs]))
         except Exception as error:
-            raise ProxRLError(f"the environment can't be sent to a worker ({one_line(error)}); use --vector inprocess") from error
-        # 'spawn' on every system: forking a process that runs torch's threads can deadlock.
+            raise ProxRLError(
+                f"the environment can't be pickled for a worker ({one_line(error)}); use --vector inprocess"
+            ) from error
+        # 'spawn' on every system, since forking a process with torch's threads can deadlock.
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        stack, written = context.Pipe(duplex=False)
-        first, last = first_env + part.start, first_env + part.stop - 1
-        arguments = (theirs, written, pickled, first, part, len(makers))
+        pipe, worker_pipe = context.Pipe()
+        stack, worker_stack = context.Pipe(duplex=False)
+        first, last = first_env + envs.start, first_env + envs.stop - 1
+        arguments = (worker_pipe, worker_stack, pickled, first, envs, len(makers))
         process = context.Process(target=_work, args=arguments, name=f"proxrl-worker-{number}", daemon=True)
         with signals_ignored():
             process.start()
-        theirs.close()  # so that the pipe ends when the worker does
-        written.close()
+        worker_pipe.close()  # so that the pipe ends together with the worker
+        worker_stack.close()
         label = f"worker {number} (environment{f's {first}-{last}' if last > first else f' {first}'})"
-        self._workers.append(_Worker(label, process, ours, stack, part))
+        self._workers.append(_Worker(label, process, pipe, stack, envs))
 
     def _open(self) -> SharedArrays:
         if self._shared is None:
-            raise ProxRLError("these worker processes are closed; make new ones")
+            raise ProxRLError("these worker processes have been closed; make new ones")
         return self._shared
 
     def _send(self, worker: _Worker, message: bytes) -> None:
@@ -160,15 +162,15 @@ class WorkerEnvs:
         except OSError:
             raise self._lost(worker) from None
 
-    def _answers(self, limit: float) -> list[Any]:
-        """One answer of every worker, or the reason why there is none within `limit` seconds."""
+    def _replies(self, limit: float) -> list[Any]:
+        """Return the replies of all workers, or raise a `ProxRLError` if one failed or did not reply within `limit` seconds."""
         deadline = time.monotonic() + limit
-        answers = []
+        replies = []
         for worker in self._workers:
             try:
                 if not worker.pipe.poll(max(0.0, deadline - time.monotonic())):
                     hung = ProxRLError(
-                        f"{worker.label} gave no answer for {limit:g} seconds: the environment hangs or is too slow"
+                        f"{worker.label} did not reply within {limit:g} seconds: the environment hangs or is too slow"
                     )
                     hung.add_note(f"in {worker.label}:\n{_stack_of(worker)}")
                     worker.process.kill()
@@ -177,14 +179,14 @@ class WorkerEnvs:
                 message = worker.pipe.recv_bytes()
             except (EOFError, OSError):
                 raise self._lost(worker) from None
-            answer = () if message == DONE else pickle.loads(message)
-            if isinstance(answer, _Failure):
+            reply = () if message == DONE else pickle.loads(message)
+            if isinstance(reply, _Failure):
                 self.close()
-                failed = ProxRLError(answer.line)
-                failed.add_note(f"in {worker.label}:\n{answer.traceback}")
+                failed = ProxRLError(reply.line)
+                failed.add_note(f"in {worker.label}:\n{reply.traceback}")
                 raise failed
-            answers.append(answer)
-        return answers
+            replies.append(reply)
+        return replies
 
     def _lost(self, worker: _Worker) -> ProxRLError:
         worker.process.join(CLOSE_SECONDS)
@@ -201,26 +203,27 @@ class WorkerEnvs:
 
 
 def _stack_of(worker: _Worker) -> str:
-    """Where a worker that does not answer is stuck, by its own word."""
-    if not CAN_ASK or worker.process.pid is None:
-        return "its stack can't be asked for on this system"
+    """Return the stack of a worker that does not reply, which it writes after a SIGUSR1."""
+    if not CAN_DUMP_STACK or worker.process.pid is None:
+        return "(its stack is not available on this system)"
     with contextlib.suppress(OSError):
         os.kill(worker.process.pid, signal.SIGUSR1)
         if worker.stack.poll(CLOSE_SECONDS):
-            time.sleep(0.1)  # it writes line by line
+            time.sleep(0.1)  # it is written line by line
             return os.read(worker.stack.fileno(), 65536).decode(errors="replace")
-    return "it gave no stack"
+    return "(it did not write its stack)"
 
 
 @contextlib.contextmanager
 def signals_ignored() -> Iterator[None]:
-    """A process started inside inherits this, even while it still imports: what is sent to a whole group of processes is for the
-    parent, who saves and then closes its workers.
+    """Let processes that are started inside ignore Ctrl-C and SIGTERM, even during their imports.
+
+    These signals are sent to the whole process group, and the parent saves the run before it closes its workers.
     """
-    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in LEFT_TO_PARENT}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED_SIGNALS}
     try:
         yield
     finally:
@@ -228,38 +231,38 @@ def signals_ignored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _work(pipe: Connection, stack: Connection, makers: bytes, first_env: int, part: slice, num_envs: int) -> None:
-    """The life of a worker: make its environments, then answer until the pipe ends."""
-    for number in LEFT_TO_PARENT:
+def _work(pipe: Connection, stack: Connection, makers: bytes, first_env: int, rows: slice, num_envs: int) -> None:
+    """Run a worker: make its environments, then reply to messages until the pipe is closed."""
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    if CAN_ASK:
+    if CAN_DUMP_STACK:
         faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
-        envs = InProcessEnvs(cloudpickle.loads(makers), first_env)
-        pipe.send_bytes(cloudpickle.dumps((envs.observation_space, envs.action_space)))
-        shared = SharedArrays(envs.observation_space, envs.action_space, num_envs, pickle.loads(pipe.recv_bytes()))
-        envs.use_buffers(shared.buffers.rows(part))
-        actions = tree_map(lambda array: array[part], shared.actions)
+        pool = InProcessEnvs(cloudpickle.loads(makers), first_env)
+        pipe.send_bytes(cloudpickle.dumps((pool.observation_space, pool.action_space)))
+        shared = SharedArrays(pool.observation_space, pool.action_space, num_envs, pickle.loads(pipe.recv_bytes()))
+        pool.use_buffers(shared.buffers.rows(rows))
+        actions = tree_map(lambda array: array[rows], shared.actions)
         pipe.send_bytes(DONE)
         while True:
             message = pipe.recv_bytes()
             if message == STEP:
-                # A copy: an environment may keep its action, and the next one overwrites this memory.
-                episodes = envs.step(tree_map(np.copy, actions)).episodes
+                # A copy, since an environment may store its action, and the next one overwrites this memory.
+                episodes = pool.step(tree_map(np.copy, actions)).episodes
                 pipe.send_bytes(pickle.dumps(episodes) if episodes else DONE)
             else:
-                envs.reset(*pickle.loads(message))
+                pool.reset(*pickle.loads(message))
                 pipe.send_bytes(DONE)
     except (EOFError, ConnectionError):
-        return  # the pool was closed, or its process is gone
+        return  # the pool was closed, or its process has ended
     except BaseException as error:
         with contextlib.suppress(OSError):  # the pool was closed because another worker failed first
             pipe.send_bytes(pickle.dumps(_Failure(describe(error), traceback.format_exc())))
 
 
-def _leave_with_parent() -> None:
-    """Also when the environment hangs and nobody reads the pipe."""
+def _exit_with_parent() -> None:
+    """Exit when the parent process has ended, even if the environment hangs and the pipe is not read."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
