@@ -16,8 +16,8 @@ from proxrl.engine.flat import FlatParameters
 from proxrl.envs.buffers import stored_dtype
 from proxrl.envs.masked import split_mask
 from proxrl.envs.masks import MASK, flatten_mask
-from proxrl.envs.spaces import Masked, space_from_json, space_tree, wrong_values
-from proxrl.errors import ProxRLError, one_line
+from proxrl.envs.spaces import Masked, map_observation, space_from_json, space_tree, wrong_values
+from proxrl.errors import ProxRLError
 from proxrl.policy.heads import env_actions
 from proxrl.policy.networks import make_policy
 from proxrl.runs import checkpoint
@@ -122,10 +122,7 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
         # In the type that environments store: torch knows no unsigned numbers beyond bytes.
         return array.astype(stored_dtype(leaf), copy=False)
 
-    try:
-        arrays = tree_map(check, space_tree(space), obs)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise ProxRLError(f"the observation does not have the form {space} ({one_line(error)})") from None
+    arrays = map_observation(check, space, obs)
     if len(singles) != 1:
         raise ProxRLError("some entries of the observation are a batch and some are not")
     single = singles.pop()
