@@ -1,4 +1,4 @@
-"""The page as a browser shows it from disk, and what is written into it."""
+"""`proxrl report`: the page as a browser shows it from disk, and the data in it."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import proxrl
-from browser import browser, complaints, needs_browser, places_asked, prefer, resize
+from browser import browser, console_messages, needs_browser, prefer_color_scheme, requested_hosts, resize
 from proxrl.cli import main
 from proxrl.errors import ProxRLError
 from proxrl.report.curves import band, read_curves
@@ -25,7 +25,7 @@ from proxrl.runs.lookup import find_runs
 from proxrl.runs.metrics import RETURN
 
 SMALL = {"num_envs": 2, "rollout_steps": 64, "num_minibatches": 2, "epochs": 1, "total_steps": 1280, "hidden_sizes": 8}
-HOSTILE = "</script><img src=x onerror=alert(1)>'\"&<b>"
+MARKUP = "</script><img src=x onerror=alert(1)>'\"&<b>"
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def reports(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 def show(driver: Any, page: Path, width: int = 1280, scheme: str = "light") -> None:
     resize(driver, width, 900)
-    prefer(driver, scheme)
+    prefer_color_scheme(driver, scheme)
     driver.get("about:blank")
-    complaints(driver), places_asked(driver)
+    console_messages(driver), requested_hosts(driver)
     driver.get(page.as_uri())
 
 
@@ -73,7 +73,7 @@ def choose(driver: Any, name: str, value: str) -> None:
 
 
 def line_points(driver: Any) -> np.ndarray:
-    """Of the first line, in pixels of the window."""
+    """Return the points of the first line, in pixels of the window."""
     d, left, top = driver.execute_script(
         "const line = document.querySelector('.line'), box = line.ownerSVGElement.getBoundingClientRect();"
         "return [line.getAttribute('d'), box.left, box.top]"
@@ -81,9 +81,9 @@ def line_points(driver: Any) -> np.ndarray:
     return np.array(re.findall(r"([-\d.]+),([-\d.]+)", d), float) + np.array([left, top])
 
 
-def pointer(driver: Any, *kinds_and_places: tuple[str, float, float]) -> None:
-    """The mouse, as the browser itself would move it."""
-    for kind, x, y in kinds_and_places:
+def pointer(driver: Any, *events: tuple[str, float, float]) -> None:
+    """Send mouse events through the browser's own input handling."""
+    for kind, x, y in events:
         pressed = {"button": "left", "buttons": 1, "clickCount": 1} if kind != "mouseMoved" else {}
         driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **pressed})
 
@@ -98,15 +98,15 @@ def axis(driver: Any) -> list[str]:
 
 @needs_browser
 @pytest.mark.parametrize("which", ["one", "two seeds", "all"])
-def test_the_page_works_from_disk_and_asks_nobody(driver: Any, reports: dict[str, Path], which: str) -> None:
+def test_the_page_works_from_disk_and_makes_no_requests(driver: Any, reports: dict[str, Path], which: str) -> None:
     show(driver, reports[which])
     assert len(line_points(driver)) > 1
-    assert complaints(driver) == []
-    assert places_asked(driver) <= {"file:", "data:"}
+    assert console_messages(driver) == []
+    assert requested_hosts(driver) <= {"file:", "data:"}
 
 
 @needs_browser
-def test_the_curve_of_a_run_has_its_points_and_lies_in_view(driver: Any, reports: dict[str, Path], runs: Path) -> None:
+def test_the_curve_of_a_run_has_its_points_and_is_visible(driver: Any, reports: dict[str, Path], runs: Path) -> None:
     show(driver, reports["one"])
     curve = read_curves(RunFolder(runs / "CartPole-v1/ppo/seed1"), [RETURN])[RETURN]
     points = line_points(driver)
@@ -120,26 +120,26 @@ def test_the_curve_of_a_run_has_its_points_and_lies_in_view(driver: Any, reports
 
 
 @needs_browser
-def test_hovering_shows_the_value_that_was_logged(driver: Any, reports: dict[str, Path], runs: Path) -> None:
+def test_hovering_shows_the_logged_value(driver: Any, reports: dict[str, Path], runs: Path) -> None:
     show(driver, reports["one"])
     choose(driver, "smoothing", "0")
     curve = read_curves(RunFolder(runs / "CartPole-v1/ppo/seed1"), [RETURN])[RETURN]
-    points, wanted = line_points(driver), len(curve.x) // 2
-    pointer(driver, ("mouseMoved", points[wanted, 0] + 2, 500))
+    points, middle = line_points(driver), len(curve.x) // 2
+    pointer(driver, ("mouseMoved", points[middle, 0] + 2, 500))
     heading, _, value = tip_text(driver).split("\n")[:3]
-    assert heading == f"{curve.x[wanted]:,.0f} steps"
-    assert float(value) == pytest.approx(curve.value[wanted], rel=1e-3)
+    assert heading == f"{curve.x[middle]:,.0f} steps"
+    assert float(value) == pytest.approx(curve.value[middle], rel=1e-3)
     driver.execute_script("document.querySelector('.plot svg').focus()")
     from selenium.webdriver.common.keys import Keys
 
     driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
-    assert tip_text(driver).startswith(f"{curve.x[wanted + 1]:,.0f} steps")
+    assert tip_text(driver).startswith(f"{curve.x[middle + 1]:,.0f} steps")
     pointer(driver, ("mouseMoved", 5, 5))
     assert tip_text(driver) == ""
 
 
 @needs_browser
-def test_dragging_zooms_and_a_double_click_shows_all(driver: Any, reports: dict[str, Path]) -> None:
+def test_dragging_zooms_and_a_double_click_resets_the_zoom(driver: Any, reports: dict[str, Path]) -> None:
     show(driver, reports["one"])
     before, points = axis(driver), line_points(driver)
     first, last = points[0, 0] + 0.25 * np.ptp(points[:, 0]), points[0, 0] + 0.5 * np.ptp(points[:, 0])
@@ -156,7 +156,7 @@ def test_dragging_zooms_and_a_double_click_shows_all(driver: Any, reports: dict[
 
 
 @needs_browser
-def test_the_band_is_that_of_plot(driver: Any, reports: dict[str, Path], runs: Path) -> None:
+def test_the_band_equals_that_of_proxrl_plot(driver: Any, reports: dict[str, Path], runs: Path) -> None:
     show(driver, reports["two seeds"])
     curves = [read_curves(run, [RETURN])[RETURN] for run in find_runs([runs / "CartPole-v1/ppo"])]
     drawn = driver.execute_script(
@@ -172,7 +172,7 @@ def test_the_band_is_that_of_plot(driver: Any, reports: dict[str, Path], runs: P
 
 
 @needs_browser
-def test_the_legend_hides_and_shows(driver: Any, reports: dict[str, Path]) -> None:
+def test_the_legend_hides_and_shows_lines(driver: Any, reports: dict[str, Path]) -> None:
     def lines() -> list[str]:
         return list(driver.execute_script("return [...document.querySelectorAll('.line')].map(l => l.dataset.label)"))
 
@@ -187,7 +187,7 @@ def test_the_legend_hides_and_shows(driver: Any, reports: dict[str, Path]) -> No
 
 
 @needs_browser
-def test_every_logged_metric_can_be_seen(driver: Any, reports: dict[str, Path]) -> None:
+def test_every_logged_metric_can_be_selected(driver: Any, reports: dict[str, Path]) -> None:
     show(driver, reports["one"])
     logged = driver.execute_script("return Object.keys(state.data.runs[0].curves.metrics).sort()")
     offered = driver.execute_script("return [...document.querySelectorAll('#metric option')].map(o => o.value)")
@@ -199,30 +199,30 @@ def test_every_logged_metric_can_be_seen(driver: Any, reports: dict[str, Path]) 
     driver.execute_script("document.querySelector('input[value=time]').click()")
     assert "over time" in driver.execute_script("return document.querySelector('.chart h3').innerText")
     assert axis(driver)[-1].endswith(" s")
-    assert complaints(driver) == []
+    assert console_messages(driver) == []
 
 
 @needs_browser
-def test_dark_and_light(driver: Any, reports: dict[str, Path]) -> None:
-    def colours() -> list[str]:
+def test_dark_and_light_colors(driver: Any, reports: dict[str, Path]) -> None:
+    def colors() -> list[str]:
         style = (
             "getComputedStyle(document.documentElement).backgroundColor, getComputedStyle(document.querySelector('.line')).stroke"
         )
         return list(driver.execute_script(f"return [{style}]"))
 
     show(driver, reports["one"], scheme="dark")
-    dark = colours()
+    dark = colors()
     show(driver, reports["one"], scheme="light")
-    light = colours()
+    light = colors()
     assert all(one != other for one, other in zip(dark, light, strict=True))
     driver.execute_script("document.getElementById('theme').click()")
-    assert colours() == dark
+    assert colors() == dark
     driver.execute_script("localStorage.clear()")
 
 
 @needs_browser
 @pytest.mark.parametrize("which", ["one", "all"])
-def test_a_phone_need_not_scroll_sideways(driver: Any, reports: dict[str, Path], which: str) -> None:
+def test_a_narrow_page_does_not_scroll_sideways(driver: Any, reports: dict[str, Path], which: str) -> None:
     show(driver, reports[which], width=360)
     assert driver.execute_script("return [innerWidth, document.documentElement.scrollWidth]") == [360, 360]
     points = line_points(driver)
@@ -235,7 +235,7 @@ def test_a_phone_need_not_scroll_sideways(driver: Any, reports: dict[str, Path],
 
 
 @needs_browser
-def test_the_page_tells_settings_evaluation_comparison_and_system(driver: Any, reports: dict[str, Path], runs: Path) -> None:
+def test_the_page_shows_settings_evaluation_published_and_system(driver: Any, reports: dict[str, Path], runs: Path) -> None:
     def text(name: str) -> str:
         return str(driver.execute_script("return document.getElementById(arguments[0]).innerText", name))
 
@@ -249,10 +249,10 @@ def test_the_page_tells_settings_evaluation_comparison_and_system(driver: Any, r
     assert "ProxRL, ppo (1 seed)" in text("published")
     assert text("repeat").startswith("proxrl train CartPole-v1 --num-envs 2 ")
     assert {"Processor", "Cores", "torch", "gymnasium"} <= set(re.split(r"[\t\n]", text("system")))
-    everything = len(text("settings").splitlines())
+    all_lines = len(text("settings").splitlines())
     choose(driver, "filter", "rollout")
     assert "rollout_steps\t64" in text("settings")
-    assert len(text("settings").splitlines()) < everything
+    assert len(text("settings").splitlines()) < all_lines
     choose(driver, "filter", "")
     driver.execute_script("document.getElementById('changed').click()")
     marked = driver.execute_script(
@@ -263,22 +263,22 @@ def test_the_page_tells_settings_evaluation_comparison_and_system(driver: Any, r
 
 
 @needs_browser
-def test_a_hostile_name_stays_text(driver: Any, tmp_path: Path) -> None:
+def test_names_with_markup_are_shown_as_text(driver: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.toml").write_text(f"env = {json.dumps(HOSTILE)}\nname = {json.dumps(HOSTILE)}\nrollout_steps = 8\nseed = 1\n")
-    metrics = [{"step": step, "time": 1.0, RETURN: 1.0, f"charts/{HOSTILE}": 2.0} for step in (8, 16)]
+    (run / "config.toml").write_text(f"env = {json.dumps(MARKUP)}\nname = {json.dumps(MARKUP)}\nrollout_steps = 8\nseed = 1\n")
+    metrics = [{"step": step, "time": 1.0, RETURN: 1.0, f"charts/{MARKUP}": 2.0} for step in (8, 16)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     show(driver, write_report([run], episodes=2))
-    assert driver.execute_script("return document.querySelector('h1').textContent") == HOSTILE
+    assert driver.execute_script("return document.querySelector('h1').textContent") == MARKUP
     assert driver.execute_script("return [document.scripts.length, document.images.length]") == [2, 0]
-    assert driver.title.startswith(HOSTILE)
+    assert driver.title.startswith(MARKUP)
     assert len(line_points(driver)) == 2
-    assert complaints(driver) == []
+    assert console_messages(driver) == []
 
 
 @needs_browser
-def test_a_video_is_inside_and_plays(driver: Any, runs: Path, tmp_path: Path) -> None:
+def test_the_newest_video_is_embedded_and_plays(driver: Any, runs: Path, tmp_path: Path) -> None:
     imageio = pytest.importorskip("imageio.v2", reason="pip install 'proxrl[video]'")
     run = tmp_path / "seed1"
     shutil.copytree(runs / "CartPole-v1/ppo/seed1", run)
@@ -292,18 +292,18 @@ def test_a_video_is_inside_and_plays(driver: Any, runs: Path, tmp_path: Path) ->
     from selenium.webdriver.support.ui import WebDriverWait
 
     WebDriverWait(driver, 10).until(lambda d: d.execute_script("return document.querySelector('video')?.videoWidth") == 64)
-    told = driver.execute_script("return document.getElementById('video').innerText")
-    assert "new.mp4" in told
-    assert "Not shown, but in the run's videos folder: old.mp4" in told
-    assert complaints(driver) == []
-    assert places_asked(driver) <= {"file:", "data:"}
+    text = driver.execute_script("return document.getElementById('video').innerText")
+    assert "new.mp4" in text
+    assert "Not shown here, but in the run's videos folder: old.mp4" in text
+    assert console_messages(driver) == []
+    assert requested_hosts(driver) <= {"file:", "data:"}
 
 
-def test_videos_are_embedded_as_far_as_there_is_room(tmp_path: Path) -> None:
+def test_videos_are_embedded_up_to_the_size_limit(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "videos").mkdir(parents=True)
-        (tmp_path / name / "videos/film.mp4").write_bytes(name.encode() * 600)
-    entries = [{"path": str(tmp_path / name), "videos": [{"name": "film.mp4", "size": 600}]} for name in ("a", "b")]
+        (tmp_path / name / "videos/video.mp4").write_bytes(name.encode() * 600)
+    entries = [{"path": str(tmp_path / name), "videos": [{"name": "video.mp4", "size": 600}]} for name in ("a", "b")]
     embed_videos(entries, limit=1000)
     first, second = (entry["videos"][0] for entry in entries)  # type: ignore[index]
     assert base64.b64decode(first["source"].partition(",")[2]) == b"a" * 600
@@ -314,47 +314,48 @@ def test_a_checkpoint_is_evaluated_once(runs: Path, capsys: pytest.CaptureFixtur
     run = runs / "CartPole-v1/wide/seed1"
     assert main(["report", str(run), "--episodes", "3"]) == 0
     assert capsys.readouterr().out == f"Wrote {run / 'report.html'}\n"
-    kept = (run / "evaluations.json").read_bytes()
-    assert json.loads(kept)["latest"]["deterministic"]["episodes"] == 3
+    saved = (run / "evaluations.json").read_bytes()
+    assert json.loads(saved)["latest"]["deterministic"]["episodes"] == 3
     assert main(["report", str(run), "--episodes", "4"]) == 0
-    assert (run / "evaluations.json").read_bytes() == kept
+    assert (run / "evaluations.json").read_bytes() == saved
 
 
-def test_what_cannot_be_played_is_told_and_left_out(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_be_evaluated_is_shown_without_scores(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "seed1"
     shutil.copytree(runs / "Pendulum-v1/ppo/seed1", run)
     config = run / "config.toml"
     config.write_text(config.read_text().replace('"Pendulum-v1"', '"__main__:make_env"'))
     assert main(["report", str(run)]) == 0
-    told = capsys.readouterr()
-    assert told.out == f"Wrote {run / 'report.html'}\n"
-    evaluating, problem = told.err.splitlines()
+    printed = capsys.readouterr()
+    assert printed.out == f"Wrote {run / 'report.html'}\n"
+    evaluating, problem = printed.err.splitlines()
     assert evaluating.startswith(f"Evaluating {run}")
     assert problem.startswith(f"proxrl: {run} is not evaluated: ")
     assert page_data([RunFolder(run)])["runs"][0]["command"] == f"proxrl train --config {config}"
 
 
-def test_runs_of_one_name_in_two_folders_are_not_seeds_of_one(runs: Path, tmp_path: Path) -> None:
+def test_runs_of_one_name_in_two_folders_are_not_averaged(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "CartPole-v1/ppo", tmp_path / "again/ppo")
     entries = page_data([*find_runs([runs / "CartPole-v1/ppo"]), *find_runs([tmp_path])])["runs"]
     assert [entry["label"] for entry in entries].count(f"ppo ({tmp_path / 'again/ppo'})") == 2
     assert len({entry["label"] for entry in entries}) == 2
 
 
-def test_scores_belong_to_the_step_of_the_checkpoint_whatever_the_status_says(runs: Path, tmp_path: Path) -> None:
-    """A run that failed tells the step it had reached, and that is not saved."""
+def test_scores_belong_to_the_step_of_the_checkpoint_not_of_the_status(runs: Path, tmp_path: Path) -> None:
+    """The status of a failed run has the step that was reached, which is later than the last checkpoint."""
     shutil.copytree(find_runs([runs / "Pendulum-v1"])[0].path, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     folder.evaluations_path.unlink(missing_ok=True)
-    saved = folder.checkpoint_step()
+    step = folder.checkpoint_step()
     folder.write_status("failed", 999_999, 1_000_000)
     write_report([folder.path], episodes=2)
-    kept = folder.evaluations_path.read_bytes()
-    assert json.loads(kept)["latest"]["step"] == saved
-    assert f'"latest":{{"step":{saved},' in (folder.path / "report.html").read_text()
-    played = folder.evaluations_path.stat().st_mtime_ns
+    assert json.loads(folder.evaluations_path.read_bytes())["latest"]["step"] == step
+    assert f'"latest":{{"step":{step},' in (folder.path / "report.html").read_text()
+    written = folder.evaluations_path.stat().st_mtime_ns
     write_report([folder.path], episodes=3)
-    assert folder.evaluations_path.stat().st_mtime_ns == played  # not played again
+    assert folder.evaluations_path.stat().st_mtime_ns == written  # not evaluated again
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path, tmp_path: Path) -> None:
@@ -367,7 +368,11 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(runs: Path, tmp_path
         write_report([tmp_path / "broken"])
 
 
-def test_bad_requests_are_one_line(runs: Path, tmp_path: Path) -> None:
+def test_the_package_exports_write_report() -> None:
+    assert proxrl.report.write_report is write_report
+
+
+def test_bad_input_gives_a_one_line_error(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match="--episodes is -1"):
         write_report([runs], episodes=-1)
     with pytest.raises(ProxRLError, match="can't write"):

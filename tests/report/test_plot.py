@@ -1,4 +1,4 @@
-"""Learning curves: the numbers behind the line, and what is refused."""
+"""`proxrl plot`: the numbers behind the curves, and bad input."""
 
 import json
 import math
@@ -39,33 +39,33 @@ def test_a_point_is_the_mean_of_the_window_before_it() -> None:
     assert smooth(curve, np.array([1.0, 50.0, 100.0]), 3.0).tolist() == [1.0, 49.0, 99.0]
 
 
-def test_a_band_is_the_mean_of_its_seeds_as_far_as_all_of_them_go() -> None:
+def test_a_band_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest() -> None:
     short, long = line([10, 20, 30], [1, 2, 3]), line([10, 20, 30, 40], [3, 4, 5, 60])
     found = band([short, long], smoothing=0, points=3)
     assert (found.seeds, found.x.tolist(), found.mean.tolist()) == (2, [10, 20, 30], [2, 3, 4])
-    # Two seeds are drawn with repetition: means of both, or twice the one, or twice the other.
+    # A resample of two seeds has both, or twice the one, or twice the other.
     assert (found.low.tolist(), found.high.tolist()) == ([1, 2, 3], [3, 4, 5])
     alone = band([short], smoothing=0, points=3)
     assert alone.low.tolist() == alone.mean.tolist() == alone.high.tolist() == [1, 2, 3]
 
 
-def test_a_run_that_has_just_begun_does_not_break_the_band() -> None:
+def test_a_run_that_has_just_started_does_not_break_the_band() -> None:
     found = band([line([100, 200], [5, 7]), line([10], [1])])
-    # The other has no point there: it is not 0, it says nothing.
+    # The other run has no point there, so it must not count as 0.
     assert (found.x.tolist(), found.mean.tolist(), found.low.tolist(), found.seeds) == ([10], [1], [1], 1)
 
 
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_mean_in_about_95_percent_of_cases() -> None:
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(200):
         low, high = bootstrap(rng.normal(5.0, 2.0, size=(20, 1)), draws=500)
         hits += bool(low[0] <= 5.0 <= high[0])
-    # A percentile interval of 20 draws covers a little less than 95 %; one of another level, or of the spread, is far off.
+    # A percentile interval of 20 samples covers a little less than 95%; one of another level, or of the spread, is far off.
     assert 0.86 <= hits / 200 <= 0.99
 
 
-def test_runs_are_found_below_and_read(runs: Path) -> None:
+def test_runs_are_found_below_a_folder_and_read(runs: Path) -> None:
     found = find_runs([runs])
     assert [run.path.name for run in found] == ["seed1", "seed2"]
     curve = read_curves(found[0], [RETURN])[RETURN]
@@ -76,7 +76,7 @@ def test_runs_are_found_below_and_read(runs: Path) -> None:
     assert times.value.tolist() == curve.value.tolist()
 
 
-def test_a_line_that_is_just_being_written_is_left_for_later(runs: Path, tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped(runs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     original = find_runs([runs])[0]
@@ -88,14 +88,14 @@ def test_a_line_that_is_just_being_written_is_left_for_later(runs: Path, tmp_pat
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_command_writes_a_picture_of_both_seeds(runs: Path, tmp_path: Path, ending: str) -> None:
+def test_the_command_writes_a_figure_of_both_seeds(runs: Path, tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"curves.{ending}"
     assert main(["plot", str(runs), "--out", str(out)]) == 0
     content = out.read_bytes()
     assert content.startswith(b"\x89PNG") if ending == "png" else b"2 seeds" in content
 
 
-def test_several_metrics_over_time_are_panels_below_each_other(runs: Path, tmp_path: Path) -> None:
+def test_each_of_several_metrics_has_a_row_of_panels(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "curves.svg"
     words = ["--metric", RETURN, "losses/entropy", "--x", "time", "--smoothing", "0"]
     assert main(["plot", str(runs), "--out", str(out), *words]) == 0
@@ -108,7 +108,7 @@ def test_several_metrics_over_time_are_panels_below_each_other(runs: Path, tmp_p
     assert [x_unit(seconds, "time")[0] for seconds in (59, 60, 7200)] == [1, 60, 3600]
 
 
-def test_text_is_a_sparkline_with_its_ends(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_a_sparkline_with_its_first_and_last_value(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", str(runs), "--text"]) == 0
     title, drawing = capsys.readouterr().out.splitlines()
     assert title == "CartPole-v1  episodic return  ppo, 2 seeds, mean and 95%"
@@ -119,7 +119,7 @@ def test_text_is_a_sparkline_with_its_ends(runs: Path, capsys: pytest.CaptureFix
     assert "after 1.0 minutes of training" in as_text({"env": {RETURN: [band([line([1, 60], [0, 1])])]}}, "time")
 
 
-def test_runs_of_one_name_in_two_places_are_two_lines_and_a_run_given_twice_is_one(
+def test_runs_of_one_name_in_two_folders_are_two_lines_and_a_run_given_twice_is_one(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(runs, tmp_path / "other")
@@ -133,7 +133,7 @@ def test_runs_of_one_name_in_two_places_are_two_lines_and_a_run_given_twice_is_o
     assert (twice.name, twice.seeds) == ("ppo", 2)
 
 
-def test_a_folder_of_another_program_is_no_run_and_a_broken_one_hides_no_other(
+def test_config_files_of_other_programs_are_ignored_and_a_broken_run_does_not_hide_others(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(runs, tmp_path / "runs")
@@ -141,12 +141,12 @@ def test_a_folder_of_another_program_is_no_run_and_a_broken_one_hides_no_other(
         (tmp_path / "runs" / name).mkdir()
         (tmp_path / "runs" / name / "config.toml").write_text(text)
     assert [run.path.name for run in find_runs([tmp_path])] == ["seed1", "seed2"]
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "broken is left out" in told
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "broken is left out" in printed
 
 
-def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
+def test_bad_input_gives_a_one_line_error(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match="no run at"):
         plot([tmp_path], tmp_path / "curves.png")
     with pytest.raises(ProxRLError, match=r"no run there has charts/nothing yet; they have .*losses/entropy"):
@@ -163,8 +163,8 @@ def test_what_cannot_be_drawn_is_one_line(runs: Path, tmp_path: Path) -> None:
         plot([runs], tmp_path / "curves.png", smoothing=1)
 
 
-def test_numbers_that_are_missing_are_no_points(tmp_path: Path) -> None:
-    """JSON has no NaN, so what was none is null."""
+def test_null_values_are_not_points(tmp_path: Path) -> None:
+    """JSON has no NaN, so a missing value is logged as null."""
     (tmp_path / "config.toml").write_text('env = "E"\nname = "n"\n')
     lines = [{"step": 1, "time": 0.1, RETURN: None}, {"step": 2, "time": 0.2, RETURN: 4.0}, {"step": 3, "time": 0.3}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))

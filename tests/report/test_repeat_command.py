@@ -1,4 +1,4 @@
-"""The command that repeats a run resolves to the very same settings."""
+"""The command that repeats a run resolves to exactly the same settings."""
 
 import shlex
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from proxrl.config import Config
 from proxrl.config.parse import save_toml
 from proxrl.config.resolve import resolve
-from proxrl.report.repeat_command import repeat_command, words_of
+from proxrl.report.repeat_command import arguments_for, repeat_command
 from proxrl.runs.folder import RunFolder
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -32,23 +32,34 @@ def test_flags_resolve_to_the_same_config(env: str, settings: dict[str, Any], tm
 
 
 def _config_of(words: list[str]) -> Config:
-    """As `proxrl train` makes it, spelt out anew."""
+    """Return the settings that `proxrl train` would use, computed independently of `repeat_command`."""
     from proxrl.cli import make_parser
 
     parser = make_parser("train")
     parser.check_flags(words)
     options = vars(parser.parse_args(words))
-    outside = ("env_flag", "config", "preset", "print_config", "runs_dir", "clobber", "wandb", "tensorboard", "quiet", "debug")
-    for name in outside:
+    not_settings = (
+        "env_flag",
+        "config",
+        "preset",
+        "print_config",
+        "runs_dir",
+        "clobber",
+        "wandb",
+        "tensorboard",
+        "quiet",
+        "debug",
+    )
+    for name in not_settings:
         options.pop(name)
     return resolve(options.pop("env"), options, envs_per_rank=options.pop("envs_per_rank")).config
 
 
-def test_only_what_the_preset_does_not_give_is_named() -> None:
-    assert words_of(resolve("CartPole-v1", {"seed": 4}).config) == ["CartPole-v1", "--seed", "4"]
+def test_only_settings_that_differ_from_the_preset_have_flags() -> None:
+    assert arguments_for(resolve("CartPole-v1", {"seed": 4}).config) == ["CartPole-v1", "--seed", "4"]
 
 
-def test_what_flags_cannot_say_is_said_by_the_file(tmp_path: Path) -> None:
+def test_settings_that_flags_cannot_express_use_the_config_file(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "a run")
     run.path.mkdir()
     save_toml(resolve("CartPole-v1", {"hidden_sizes": ()}).config, run.config_path)
@@ -57,7 +68,7 @@ def test_what_flags_cannot_say_is_said_by_the_file(tmp_path: Path) -> None:
     assert resolve(None, {}, file=run.config_path).config.hidden_sizes == ()
 
 
-def test_an_environment_that_is_not_here_is_named_by_the_file(tmp_path: Path) -> None:
+def test_an_environment_that_is_not_installed_uses_the_config_file(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     save_toml(resolve("CartPole-v1", {}).config.replace(env="Nowhere-v0"), run.config_path)
     assert repeat_command(run).startswith("proxrl train --config ")

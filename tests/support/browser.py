@@ -1,4 +1,4 @@
-"""A real browser without a window, and what it has asked for and complained about."""
+"""A headless Chromium for tests, with its console messages and network requests."""
 
 import json
 import shutil
@@ -17,6 +17,7 @@ QUIET = ("disable-quic", "no-first-run", "disable-background-networking", "disab
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Any]:
+    """Start the browser with a profile folder, yield its driver, and quit it."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -33,24 +34,25 @@ def browser(profile: Path) -> Iterator[Any]:
         driver.quit()
 
 
-def complaints(driver: Any) -> list[str]:
-    """What the console says since it was last asked."""
+def console_messages(driver: Any) -> list[str]:
+    """Return the console messages since the last call."""
     return [entry["message"] for entry in driver.get_log("browser")]
 
 
-def places_asked(driver: Any) -> set[str]:
-    """Scheme and host of all requests since it was last asked."""
+def requested_hosts(driver: Any) -> set[str]:
+    """Return scheme and host of all requests since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     sent = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
     return {f"{urlsplit(url).scheme}:{urlsplit(url).hostname or ''}" for url in sent}
 
 
 def resize(driver: Any, width: int, height: int) -> None:
-    """The page itself gets this size, which a window may not: browsers have a least width."""
+    """Set the size of the page. A window can't be as narrow as a phone."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def prefer(driver: Any, scheme: str) -> None:
+def prefer_color_scheme(driver: Any, scheme: str) -> None:
+    """Set the color scheme that the system prefers, "light" or "dark"."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

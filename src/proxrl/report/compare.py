@@ -1,15 +1,15 @@
-"""Which settings are better? Scores of runs side by side, aggregated over environments and seeds by rliable.
+"""Compare runs under different names: returns, and scores aggregated over environments and seeds by rliable.
 
-A score of 0 is the return of the untrained policy, which is what a run's first episodes give; 1 is the published return of the
-environment, the middle one of several, or where there is none the best mean among those compared. So environments with rewards
-of any size can be put together.
+A score of 0 is the return of the untrained policy, measured by a run's first episodes. A score of 1 is the published return of
+the environment (the median of several), or else the best mean among the compared runs. So environments with rewards of any scale
+can be aggregated.
 """
 
 import itertools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from proxrl.errors import ProxRLError
-from proxrl.report.curves import CONFIDENCE
+from proxrl.report.curves import CONFIDENCE, DRAWS
 from proxrl.report.plot import save_figure
 from proxrl.report.published import Published, published, reference
 from proxrl.runs.folder import RUNS_DIR, RunFolder
@@ -25,7 +25,6 @@ from proxrl.runs.lookup import find_runs, names_apart
 from proxrl.runs.metrics import RETURN, read_lines
 from proxrl.runs.status import Summary, summarise
 
-DRAWS = 2000
 AGGREGATES = {"iqm": "IQM", "mean": "mean", "optimality_gap": "optimality gap"}
 
 Scores = NDArray[np.float64]
@@ -33,6 +32,8 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
+    """A value and its bootstrap interval."""
+
     value: float
     low: float
     high: float
@@ -40,16 +41,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class EnvResults:
-    """One environment: what the contenders return there, and what 0 and 1 mean."""
+    """The returns of all names in one environment, and the returns that score 0 and 1."""
 
     env: str
-    returns: Mapping[str, Sequence[float]]  # one for each seed
+    returns: Mapping[str, Sequence[float]]  # name → one return per seed
     published: tuple[Published, ...]
-    reference: Published | None  # the one of them that 1 stands for, where it is above 0
+    reference: Published | None  # the published return that scores 1, if it is above `zero`
     zero: float | None
     one: float | None
 
     def scores(self, name: str) -> Scores:
+        """Return the scores of a name, one per seed."""
         assert self.zero is not None
         assert self.one is not None
         return (np.array(self.returns[name]) - self.zero) / (self.one - self.zero)
@@ -57,94 +59,98 @@ class EnvResults:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Everything that `proxrl compare` prints and draws."""
+
     names: list[str]
     results: list[EnvResults]
     scored_by: str  # evaluation or training
     aggregates: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)  # aggregate → name → estimate
-    improvement: Mapping[tuple[str, str], Estimate] = field(
-        default_factory=dict
-    )  # how often a run of one beats a run of the other
+    # (name, other name) → the probability that a run of the first has a higher score than a run of the second
+    improvement: Mapping[tuple[str, str], Estimate] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         tasks = [
             {
-                "env": task.env,
-                "returns": dict(task.returns),
-                "published": [entry._asdict() for entry in task.published],
-                "reference": task.reference and task.reference._asdict(),
-                "zero": task.zero,
-                "one": task.one,
+                "env": result.env,
+                "returns": dict(result.returns),
+                "published": [entry._asdict() for entry in result.published],
+                "reference": result.reference and result.reference._asdict(),
+                "zero": result.zero,
+                "one": result.one,
             }
-            for task in self.results
+            for result in self.results
         ]
         return {
             "scored_by": self.scored_by,
             "tasks": tasks,
-            "aggregates": {key: {name: asdict(e) for name, e in found.items()} for key, found in self.aggregates.items()},
+            "aggregates": {key: {name: asdict(e) for name, e in by_name.items()} for key, by_name in self.aggregates.items()},
             "improvement": [{"of": a, "over": b, **asdict(estimate)} for (a, b), estimate in self.improvement.items()],
             "notes": self.notes,
         }
 
 
-def compare(places: Sequence[str | Path], runs_dir: str | Path = RUNS_DIR) -> Comparison:
-    """All runs at or below `places`: those of one name contend together, in every environment that they have been trained on."""
-    found = contenders(places, runs_dir)
-    names = list(found)
-    runs = [run for by_env in found.values() for group in by_env.values() for run in group]
-    evaluated = all(run.evaluated_score is not None for run in runs)
+def compare(runs: Sequence[str | Path], runs_dir: str | Path = RUNS_DIR) -> Comparison:
+    """Compare all runs that `runs` stand for, see `find_runs`, by their names, in every environment on which they were trained."""
+    groups = group_runs(runs, runs_dir)
+    names = list(groups)
+    summaries = [summary for by_env in groups.values() for group in by_env.values() for summary in group]
+    evaluated = all(summary.evaluated_score is not None for summary in summaries)
+    notes = _notes_on_runs(summaries, evaluated)
+    results = []
+    for env in dict.fromkeys(env for by_env in groups.values() for env in by_env):
+        by_name = {name: groups[name][env] for name in names if env in groups[name]}
+        returns = {name: _returns(group, evaluated) for name, group in by_name.items() if _returns(group, evaluated)}
+        if not returns:
+            notes.append(f"{env}: no run has finished an episode yet")
+            continue
+        steps = {name: max(run.step for run in group) for name, group in by_name.items()}
+        if len(set(steps.values())) > 1:
+            trained = ", ".join(f"{name} {count:,} steps" for name, count in steps.items())
+            notes.append(f"{env}: trained for different numbers of steps: {trained}")
+        results.append(EnvResults(env, returns, published(env), reference(env), *_scale(env, by_name, returns)))
+    if not results:
+        raise ProxRLError("no run there has finished an episode yet; 'proxrl train' writes returns as episodes end")
+    without_returns = [name for name in names if not any(name in result.returns for result in results)]
+    if without_returns:
+        notes.append(f"omitted because no episode has finished yet: {', '.join(without_returns)}")
+        names = [name for name in names if name not in without_returns]
+    return _with_aggregates(Comparison(names, results, "evaluation" if evaluated else "training", notes=notes))
+
+
+def _notes_on_runs(runs: Sequence[Summary], evaluated: bool) -> list[str]:
     notes = []
     if not evaluated and any(run.evaluated_score is not None for run in runs):
         notes.append("some runs have no evaluation of their last step, so all are compared by training return")
     unfinished = [str(run.folder.path) for run in runs if run.state != "finished"]
     if unfinished:
         notes.append(f"not finished: {', '.join(unfinished)}")
-    tasks = []
-    for env in dict.fromkeys(env for by_env in found.values() for env in by_env):
-        groups = {name: found[name][env] for name in names if env in found[name]}
-        returns = {name: _returns(group, evaluated) for name, group in groups.items() if _returns(group, evaluated)}
-        if not returns:
-            notes.append(f"{env}: no run has finished an episode yet")
-            continue
-        lengths = {name: max(run.step for run in group) for name, group in groups.items()}
-        if len(set(lengths.values())) > 1:
-            notes.append(f"{env}: trained for different times, {', '.join(f'{name} {n:,} steps' for name, n in lengths.items())}")
-        tasks.append(EnvResults(env, returns, published(env), reference(env), *_scale(env, groups, returns)))
-    silent = [name for name in names if not any(name in task.returns for task in tasks)]
-    if silent:
-        notes.append(f"left out, because no episode has finished yet: {', '.join(silent)}")
-        names = [name for name in names if name not in silent]
-    if not tasks:
-        raise ProxRLError("no run there has finished an episode yet; 'proxrl train' writes returns as episodes end")
-    comparison = Comparison(names, tasks, "evaluation" if evaluated else "training", notes=notes)
-    return _with_aggregates(comparison)
+    return notes
 
 
-def contenders(places: Sequence[str | Path], runs_dir: str | Path) -> dict[str, dict[str, list[Summary]]]:
-    """name → environment → its runs. Where runs of one environment and name lie in several places, the folder of all
-    environments is part of the name.
-    """
-    runs = [summarise(folder) for folder in find_runs(places, runs_dir)]
-    apart = {name for _, name in names_apart((run.folder.path, run.env, run.name) for run in runs)}
+def group_runs(runs: Sequence[str | Path], runs_dir: str | Path) -> dict[str, dict[str, list[Summary]]]:
+    """Return name → environment → runs. Runs of one environment and name in several folders get their root folder in the name."""
+    summaries = [summarise(folder) for folder in find_runs(runs, runs_dir)]
+    ambiguous = {name for _, name in names_apart((run.folder.path, run.env, run.name) for run in summaries)}
     groups: dict[str, dict[str, list[Summary]]] = {}
-    for run in runs:
-        root = os.path.relpath(run.folder.path.resolve().parents[2]) if run.name in apart else ""
+    for run in summaries:
+        root = os.path.relpath(run.folder.path.resolve().parents[2]) if run.name in ambiguous else ""
         label = f"{run.name} ({root})" if root else run.name
         groups.setdefault(label, {}).setdefault(run.env, []).append(run)
     return groups
 
 
 def _returns(runs: Sequence[Summary], evaluated: bool) -> list[float]:
-    """In the order of seeds; runs that have not finished an episode have none."""
+    """Return the returns of the runs that have finished an episode, ordered by seed."""
     ordered = sorted(runs, key=lambda run: run.seed or 0)
-    found = [run.evaluated_score if evaluated else run.mean_return for run in ordered]
-    return [value for value in found if value is not None]
+    returns = [run.evaluated_score if evaluated else run.mean_return for run in ordered]
+    return [value for value in returns if value is not None]
 
 
 def _scale(
     env: str, groups: Mapping[str, Sequence[Summary]], returns: Mapping[str, Sequence[float]]
 ) -> tuple[float | None, float | None]:
-    """What 0 and 1 stand for; None where nothing has been learnt that could be measured."""
+    """Return the returns that score 0 and 1, or None for both if no return is above that of the untrained policy."""
     first = [value for group in groups.values() for run in group if (value := first_return(run.folder)) is not None]
     zero = float(np.mean(first)) if first else float("nan")
     best = max(float(np.mean(values)) for values in returns.values())
@@ -154,40 +160,42 @@ def _scale(
 
 
 def first_return(folder: RunFolder) -> float | None:
-    """Of the first episodes of a run: first weights are such that the first policy is nearly uniform."""
+    """Return the return of a run's first episodes, whose policy is nearly uniform because of the initial weights."""
     return next((float(entry[RETURN]) for entry in read_lines(folder) if entry.get(RETURN) is not None), None)
 
 
 def _with_aggregates(comparison: Comparison) -> Comparison:
-    """Over the environments that all contenders share, and as many seeds as each of them has there."""
+    """Add the aggregates over the environments that all names share, and over as many seeds as a name has in each of them."""
     names, notes = comparison.names, list(comparison.notes)
-    shared = [task for task in comparison.results if task.one is not None and set(task.returns) == set(names)]
-    left_out = [task.env for task in comparison.results if task not in shared]
-    if left_out:
-        notes.append(f"not in the aggregate, because a contender lacks it or learnt nothing: {', '.join(left_out)}")
+    shared = [result for result in comparison.results if result.one is not None and set(result.returns) == set(names)]
+    omitted = [result.env for result in comparison.results if result not in shared]
+    if omitted:
+        notes.append(f"not in the aggregates, because a name was not trained there or nothing was learned: {', '.join(omitted)}")
     if not shared:
-        return Comparison(names, comparison.results, comparison.scored_by, notes=notes)
-    matrices: dict[str, Scores] = {}
+        return replace(comparison, notes=notes)
+    scores: dict[str, Scores] = {}  # name → [seeds, environments]
     for name in names:
-        seeds = min(len(task.returns[name]) for task in shared)
-        matrices[name] = np.stack([task.scores(name)[:seeds] for task in shared], 1)
-        if any(len(task.returns[name]) != seeds for task in shared):
-            notes.append(f"{name}: {seeds} seeds of each environment are in the aggregate, as many as all have")
+        seeds = min(len(result.returns[name]) for result in shared)
+        scores[name] = np.stack([result.scores(name)[:seeds] for result in shared], 1)
+        if any(len(result.returns[name]) != seeds for result in shared):
+            number = f"{seeds} seed{'s' * (seeds > 1)}"
+            notes.append(f"{name}: the aggregates use {number} per environment, as many as every environment has")
         if seeds == 1:
-            notes.append(f"{name}: one seed, so the interval says nothing about others")
+            notes.append(f"{name}: only one seed, so its intervals do not show the variation between seeds")
     library, metrics = _rliable()
-    aggregates = {key: _estimates(library, matrices, getattr(metrics, f"aggregate_{key}")) for key in AGGREGATES}
-    pairs = {(a, b): [matrices[a], matrices[b]] for a, b in itertools.combinations(names, 2)}
+    aggregates = {key: _estimates(library, scores, getattr(metrics, f"aggregate_{key}")) for key in AGGREGATES}
+    pairs = {(a, b): [scores[a], scores[b]] for a, b in itertools.combinations(names, 2)}
     improvement = _estimates(library, pairs, metrics.probability_of_improvement)
-    return Comparison(names, comparison.results, comparison.scored_by, aggregates, improvement, notes)
+    return replace(comparison, aggregates=aggregates, improvement=improvement, notes=notes)
 
 
 def _estimates(library: Any, scores: Mapping[Any, Any], function: Any) -> dict[Any, Estimate]:
+    """Return `function` of each entry of `scores`, with its stratified bootstrap interval."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about intervals of a single seed, which a note tells of
+        warnings.simplefilter("ignore")  # about intervals of a single seed, which have a note of their own
         points, intervals = library.get_interval_estimates(
             scores,
-            lambda *given: np.array([function(*given)]),
+            lambda *matrices: np.array([function(*matrices)]),
             reps=DRAWS,
             confidence_interval_size=CONFIDENCE,
             random_state=np.random.RandomState(0),
@@ -206,29 +214,29 @@ def _rliable() -> tuple[Any, Any]:
 
 
 def chart(comparison: Comparison, out: Path) -> Path:
-    """The aggregates and the probabilities of improvement, each with its interval."""
+    """Draw the aggregates and the probabilities of improvement with their intervals, and return the path of the file."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ProxRLError("the chart needs matplotlib: pip install 'proxrl[compare]'") from None
     panels: list[tuple[str, dict[str, Estimate]]] = [
-        (AGGREGATES[key], dict(found)) for key, found in comparison.aggregates.items()
+        (AGGREGATES[key], dict(by_name)) for key, by_name in comparison.aggregates.items()
     ]
     if comparison.improvement:
         panels.append(("probability of improvement", {f"{a} over {b}": e for (a, b), e in comparison.improvement.items()}))
-    rows = max(len(found) for _, found in panels)
+    rows = max(len(estimates) for _, estimates in panels)
     figure = Figure(figsize=(3.4 * len(panels), 1.2 + 0.5 * rows), layout="constrained")
-    for axes, (title, found) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for row, estimate in enumerate(found.values()):
-            colour = f"C{row}"
-            axes.barh(row, estimate.high - estimate.low, left=estimate.low, height=0.5, color=colour, alpha=0.35)
-            axes.plot([estimate.value] * 2, [row - 0.25, row + 0.25], color=colour, linewidth=3, solid_capstyle="butt")
-        axes.set_yticks(range(len(found)), list(found))
-        axes.set_ylim(len(found) - 0.4, -0.6)
+    for axes, (title, estimates) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for row, estimate in enumerate(estimates.values()):
+            color = f"C{row}"
+            axes.barh(row, estimate.high - estimate.low, left=estimate.low, height=0.5, color=color, alpha=0.35)
+            axes.plot([estimate.value] * 2, [row - 0.25, row + 0.25], color=color, linewidth=3, solid_capstyle="butt")
+        axes.set_yticks(range(len(estimates)), list(estimates))
+        axes.set_ylim(len(estimates) - 0.4, -0.6)
         axes.set_title(title, fontsize=10)
         axes.grid(axis="x", alpha=0.3)
-        axes.margins(x=0.08)  # a mark at an end would be cut in half
+        axes.margins(x=0.08)  # otherwise a mark at the edge is cut in half
         if title == "probability of improvement":
             axes.set_xlim(-0.04, 1.04)
-            axes.axvline(0.5, color="grey", linewidth=1, linestyle=":")
+            axes.axvline(0.5, color="gray", linewidth=1, linestyle=":")
     return save_figure(figure, out)

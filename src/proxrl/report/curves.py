@@ -1,4 +1,4 @@
-"""Learning curves from run folders: metrics over steps or time, and their mean over seeds with an interval."""
+"""Read learning curves from run folders, and compute their mean over seeds with a bootstrap interval."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import read_lines
 
-# Curves of all seeds are read off at this many points.
+# Points at which the curves of several seeds are compared.
 POINTS = 200
-# A point is the mean over this share of the run before it.
+# A smoothed point is the mean over the window before it, whose width is this share of the run.
 SMOOTHING = 0.03
-# How often seeds are drawn anew to see how far their mean depends on them, and the share of the means that an interval holds.
+# Bootstrap resamples of the seeds, and the share of their means that an interval contains.
 DRAWS, CONFIDENCE = 2000, 0.95
 
 Numbers = NDArray[np.float64]
@@ -29,7 +29,7 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The mean of some curves, and where it would lie with other seeds; `low` and `high` are the mean where there is one seed."""
+    """The mean of several curves and its bootstrap interval. With one seed, `low` and `high` equal the mean."""
 
     env: str
     name: str
@@ -41,21 +41,22 @@ class Band(NamedTuple):
 
 
 def read_curves(run: RunFolder, metrics: Iterable[str], by: str = "step", name: str | None = None) -> dict[str, Curve]:
-    """Those of the metrics that the run has logged, over its steps, or over the seconds it has trained (`by="time"`); under its
-    own name, or another.
+    """Return the curves of those metrics that the run has logged.
+
+    Their x axis is steps, or seconds of training if `by` is "time". Their name is that of the run, unless `name` is given.
     """
     settings = run.settings()
     points: dict[str, list[tuple[float, float]]] = {metric: [] for metric in metrics}
     for entry in read_lines(run):
-        for metric, found in points.items():
+        for metric, pairs in points.items():
             if entry.get(metric) is not None and entry.get(by) is not None:
-                found.append((entry[by], entry[metric]))
+                pairs.append((entry[by], entry[metric]))
     env, name = str(settings.get("env", "?")), str(settings.get("name", "?")) if name is None else name
-    return {metric: Curve(env, name, *np.array(found, np.float64).T) for metric, found in points.items() if found}
+    return {metric: Curve(env, name, *np.array(pairs, np.float64).T) for metric, pairs in points.items() if pairs}
 
 
 def smooth(curve: Curve, grid: Numbers, window: float) -> Numbers:
-    """The mean over the window before each point of the grid."""
+    """Return the mean of the curve over the window before each point of the grid."""
     total = np.concatenate([[0.0], np.cumsum(curve.value)])
     last = np.searchsorted(curve.x, grid, "right")
     first = np.minimum(np.searchsorted(curve.x, grid - window, "right"), last - 1).clip(0)
@@ -64,9 +65,9 @@ def smooth(curve: Curve, grid: Numbers, window: float) -> Numbers:
 
 
 def band(curves: Sequence[Curve], smoothing: float = SMOOTHING, points: int = POINTS) -> Band:
-    """Curves of one environment and name, as far as all of them go."""
+    """Average curves of one environment and name, up to the end of the shortest."""
     end = min(curve.x[-1] for curve in curves)
-    # A run that has just begun may end before another's first point, which then has nothing to say there.
+    # A run that has just started may end before the first point of another, which then has no value there.
     curves = [curve for curve in curves if curve.x[0] <= end]
     start = max(curve.x[0] for curve in curves)
     grid = np.linspace(start, end, points if end > start else 1)
@@ -76,10 +77,10 @@ def band(curves: Sequence[Curve], smoothing: float = SMOOTHING, points: int = PO
 
 
 def bootstrap(values: Numbers, draws: int = DRAWS) -> tuple[Numbers, Numbers]:
-    """Where 95% of the means of as many seeds [S, ...], drawn with repetition, lie. The draws are always the same ones."""
+    """Return the 95% bootstrap interval of the mean of `values` [S, ...] over seeds. The random draws are always the same."""
     seeds = len(values)
     chosen = np.random.default_rng(0).integers(seeds, size=(draws, seeds))
-    # Means as a matrix product, by how often each seed was drawn: gathering would take draws x seeds x points numbers.
+    # A matrix product with how often each seed was drawn: gathering the values would need draws x seeds x points numbers.
     weight = np.stack([(chosen == seed).sum(1) for seed in range(seeds)], 1) / seeds
     means = np.tensordot(weight, values, 1)
     tail = (1 - CONFIDENCE) / 2
@@ -88,7 +89,7 @@ def bootstrap(values: Numbers, draws: int = DRAWS) -> tuple[Numbers, Numbers]:
 
 
 def grouped(curves: Iterable[Curve]) -> dict[str, dict[str, list[Curve]]]:
-    """By environment, then by name: runs that differ in the seed alone stand together."""
+    """Group curves by environment and name, so that runs that differ only in the seed are together."""
     groups: dict[str, dict[str, list[Curve]]] = {}
     for curve in curves:
         groups.setdefault(curve.env, {}).setdefault(curve.name, []).append(curve)

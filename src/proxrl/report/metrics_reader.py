@@ -1,4 +1,4 @@
-"""All metrics of a run as columns, read on as the run writes on, and thinned to what a page can draw."""
+"""`MetricsReader`: read metrics.jsonl incrementally while a run writes it, and downsample it for the page."""
 
 import json
 import math
@@ -13,50 +13,52 @@ from proxrl.report.curves import Numbers
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN
 
-# A page draws at most so many points of a run; where it has logged more lines, a point is the mean of several.
+# The page gets at most this many points of a run; if more lines were logged, a point is the mean of several.
 POINTS = 1000
-# Enough for the eye and for reading off, and a third of the bytes.
+# Significant digits of the numbers on the page: precise enough to read, at a third of the size.
 DIGITS = 6
-# Bytes by which a file is known again.
+# Bytes at the start of a file by which it is recognized.
 BEGINNING = 256
 
 
 class MetricsReader:
-    """One column of numbers for each name in metrics.jsonl, NaN where a line does not have it.
+    """One column of numbers for each name in metrics.jsonl, with NaN in lines that lack it.
 
-    A running job appends lines, so a reading goes on where the last one ended; a resumed one has written the file anew.
+    A running job appends lines, so `read` continues where the last call ended. A resumed run rewrites the file, which is then
+    read from the start.
     """
 
     def __init__(self, run: RunFolder) -> None:
         self._path = run.metrics_path
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._columns: dict[str, array[float]] = {}
-        self._rows = self._offset = self._file_number = 0
+        self._rows = self._offset = self._inode = 0
         self._beginning = b""
 
     def read(self) -> None:
+        """Read the lines that were written since the last call."""
         try:
             file = open(self._path, "rb")
         except OSError:
-            self._forget()
+            self._clear()
             return
         with file:
             status, beginning = os.fstat(file.fileno()), file.read(BEGINNING)
-            # A file system may give the number of a deleted file to the next one, but the first line of that has other numbers.
-            same = status.st_ino == self._file_number and beginning.startswith(self._beginning)
-            if not same or status.st_size < self._offset:
-                self._forget()
-            self._file_number, self._beginning = status.st_ino, beginning
+            # A file system may reuse the inode of a deleted file, but the first line of the new file has other numbers.
+            same_file = status.st_ino == self._inode and beginning.startswith(self._beginning)
+            if not same_file or status.st_size < self._offset:
+                self._clear()
+            self._inode, self._beginning = status.st_ino, beginning
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
-                    break  # it is just being written
+                    break  # still being written
                 self._offset += len(line)
-                self._take(line)
+                self._add_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         try:
             entry = json.loads(line)
         except ValueError:
@@ -75,19 +77,19 @@ class MetricsReader:
                 column.append(math.nan)
 
     def returns(self) -> Iterator[dict[str, Any]]:
-        """The lines that tell a return, with nothing but their step and it."""
+        """Yield the lines that have a return, reduced to step and return."""
         if RETURN in self._columns:
             for step, value in zip(self._columns["step"], self._columns[RETURN], strict=True):
                 if not math.isnan(value):
                     yield {"step": int(step), RETURN: value}
 
     def last(self, name: str) -> float | None:
-        """The newest value of a metric."""
-        known = (value for value in reversed(self._columns.get(name, ())) if not math.isnan(value))
-        return next(known, None)
+        """Return the latest value of a metric, or None."""
+        values = (value for value in reversed(self._columns.get(name, ())) if not math.isnan(value))
+        return next(values, None)
 
     def downsampled(self, points: int = POINTS) -> dict[str, Any]:
-        """What a page draws: steps, seconds and every metric, in at most `points` rows; null where nothing was logged."""
+        """Return steps, seconds and all metrics in at most `points` rows, as JSON; null if a row has no value."""
         if not self._rows:
             return {"lines": 0, "step": [], "time": [], "metrics": {}}
         starts = np.linspace(0, self._rows, min(points, self._rows), endpoint=False).astype(int)
@@ -99,10 +101,10 @@ class MetricsReader:
 
 
 def _means(values: Numbers, starts: Any) -> list[float | None]:
-    """Of the parts of a column that begin at `starts`, over what is known in each."""
-    known = ~np.isnan(values)
-    counts = np.add.reduceat(known.astype(np.float64), starts)
-    totals = np.add.reduceat(np.where(known, values, 0.0), starts)
+    """Return the means of the sections of a column that begin at `starts`, ignoring NaN."""
+    present = ~np.isnan(values)
+    counts = np.add.reduceat(present.astype(np.float64), starts)
+    totals = np.add.reduceat(np.where(present, values, 0.0), starts)
     return _rounded(np.divide(totals, counts, out=np.full(len(starts), math.nan), where=counts > 0))
 
 

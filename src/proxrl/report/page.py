@@ -1,4 +1,4 @@
-"""One HTML page about runs that needs nothing but itself: styles, code, numbers and videos are inside."""
+"""Write `report.html`: one self-contained HTML page about runs, with styles, scripts, numbers and videos inside."""
 
 import base64
 import hashlib
@@ -18,23 +18,26 @@ from proxrl.runs.evaluations import current_evaluation, read_evaluations
 from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.runs.lookup import find_runs
 
-# In the order in which they build on each other.
-SCRIPTS = ("numbers.js", "pointer.js", "chart.js", "sections.js", "details.js", "page.js")
-# What a page may hold of videos; mail and browsers bear no more with ease.
+# A script may use those before it.
+SCRIPTS = ("curves.js", "format.js", "pointer.js", "chart.js", "sections.js", "details.js", "page.js")
+# All videos of one page together; larger pages are hard to mail and slow to open.
 VIDEO_BYTES = 20_000_000
 
 
 def write_report(
-    places: Sequence[str | Path], out: Path | None = None, episodes: int = 20, runs_dir: str | Path = RUNS_DIR
+    runs: Sequence[str | Path], out: Path | None = None, episodes: int = 20, runs_dir: str | Path = RUNS_DIR
 ) -> Path:
-    """The page of all runs at or below `places`; their latest checkpoints are evaluated first if they have not been."""
+    """Write the page of all runs that `runs` stand for, see `find_runs`, and return its path.
+
+    Latest checkpoints without an evaluation are evaluated first, with `episodes` deterministic and as many stochastic episodes.
+    """
     if episodes < 0:
-        raise ProxRLError(f"--episodes is {episodes}, but must be at least 0, which evaluates nothing")
-    folders = find_runs(places, runs_dir)
+        raise ProxRLError(f"--episodes is {episodes}, but must be at least 0 (0 skips the evaluation)")
+    folders = find_runs(runs, runs_dir)
     if out is None:
         out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
     check_writable(out)
-    evaluations = {folder.path: evaluated(folder, episodes) for folder in folders} if episodes else {}
+    evaluations = {folder.path: evaluate_latest(folder, episodes) for folder in folders} if episodes else {}
     data = page_data(folders, evaluations)
     if not data["runs"]:
         raise ProxRLError(data["unreadable"][0]["problem"])
@@ -44,28 +47,28 @@ def write_report(
     return out
 
 
-def evaluated(folder: RunFolder, episodes: int) -> dict[str, Any]:
-    """The scores of a run, with those of its latest checkpoint; what can't be played is told in a line and left out."""
-    kept = read_evaluations(folder)
+def evaluate_latest(folder: RunFolder, episodes: int) -> dict[str, Any]:
+    """Return the evaluations of a run, including its latest checkpoint. If that can't be evaluated, print why and omit it."""
+    saved = read_evaluations(folder)
     if current_evaluation(folder) is not None or not folder.checkpoint_path("latest").exists():
-        return kept
+        return saved
     from proxrl.look.agent import load
     from proxrl.look.evaluation import evaluate_and_save
 
-    if not can_redraw(sys.stderr):  # where there is no bar
-        print(f"Evaluating {folder.path}; --episodes 0 leaves it out", file=sys.stderr, flush=True)
+    if not can_redraw(sys.stderr):  # otherwise there is a progress bar
+        print(f"Evaluating {folder.path} (--episodes 0 skips this)", file=sys.stderr, flush=True)
     try:
         agent = load(folder.path)
         scores = evaluate_and_save(folder.path, episodes=episodes, agent=agent)
-    except Exception as error:  # an environment may fail in its own way, and the rest of the page is worth having
+    except Exception as error:  # an environment may raise anything, and the rest of the page is still useful
         problem = " ".join(describe(error).split())
         print(f"proxrl: {folder.path} is not evaluated: {problem}", file=sys.stderr)
-        return kept
-    return {**kept, "latest": {"step": agent.step, **{kind: score.summary() for kind, score in scores.items()}}}
+        return saved
+    return {**saved, "latest": {"step": agent.step, **{kind: score.summary() for kind, score in scores.items()}}}
 
 
 def embed_videos(runs: Sequence[dict[str, Any]], limit: int = VIDEO_BYTES) -> None:
-    """Put the newest video of each run into its entry, as far as there is room."""
+    """Put the newest video of each run into its entry, as a data URL, until `limit` bytes are used."""
     room = limit
     for run in runs:
         for entry in run["videos"][:1]:
@@ -77,25 +80,28 @@ def embed_videos(runs: Sequence[dict[str, Any]], limit: int = VIDEO_BYTES) -> No
                 entry["source"] = f"data:{VIDEO_TYPES[path.suffix]};base64,{content}"
 
 
-def page_file(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Return the text of a file in assets/."""
     return resources.files("proxrl.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    return "\n".join(map(page_file, SCRIPTS))
+    """Return all scripts of the page as one."""
+    return "\n".join(map(read_asset, SCRIPTS))
 
 
 def as_html(data: dict[str, Any]) -> str:
-    style, code = page_file("page.css"), script()
+    """Return the page. Its Content-Security-Policy allows only its own style and script, by their digests."""
+    style, code = read_asset("page.css"), script()
     policy = (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(code)};"
         " img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
-    # Inside a script element only `<` could end or nest it; JSON may spell it otherwise.
+    # Only `<` can end a script element or open another inside it; JSON allows an escape instead.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     foot = f'<script type="application/json" id="data">{text}</script>\n<script>{code}</script>'
-    return filled(title_of(data), head, foot)
+    return fill_page(title_of(data), head, foot)
 
 
 def title_of(data: dict[str, Any]) -> str:
@@ -103,10 +109,11 @@ def title_of(data: dict[str, Any]) -> str:
     return f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''} - ProxRL"
 
 
-def filled(title: str, head: str, foot: str) -> str:
-    page = page_file("page.html")
-    for mark, text in (("title", html.escape(title)), ("head", head), ("foot", foot)):
-        before, _, after = page.partition(f"<!-- {mark} -->")
+def fill_page(title: str, head: str, foot: str) -> str:
+    """Return page.html with its three placeholders replaced."""
+    page = read_asset("page.html")
+    for placeholder, text in (("title", html.escape(title)), ("head", head), ("foot", foot)):
+        before, _, after = page.partition(f"<!-- {placeholder} -->")
         page = before + text + after
     return page
 

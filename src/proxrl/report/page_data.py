@@ -1,4 +1,4 @@
-"""What the page of `proxrl report` and `proxrl watch` shows, as one JSON document, read from run folders alone."""
+"""Collect the data of the page of `proxrl report` and `proxrl watch` from run folders, as one JSON document."""
 
 import dataclasses
 import hashlib
@@ -23,44 +23,44 @@ VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
 
 
 class PageRun:
-    """One run as the page shows it. It reads again only what has changed, so that asking often is cheap."""
+    """One run as the page shows it. It only rereads files that have changed, so that frequent polling is cheap."""
 
     def __init__(self, folder: RunFolder, evaluations: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
         self.id = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:12]
-        self._evaluations = evaluations  # scores that could not be kept in the folder
-        self._columns = MetricsReader(folder)
+        self._evaluations = evaluations  # for a folder that could not be written to
+        self._metrics = MetricsReader(folder)
         self._version = ""
         self._summary: Summary | None = None
         self._details: tuple[str, dict[str, Any]] | None = None
         self._command: tuple[tuple[int, int], str] | None = None
 
     def refresh(self) -> None:
-        """A run that is said to be running is asked again each time: a kill changes no file."""
+        """Reread what has changed. A running run is always summarized again, because killing it changes no file."""
         version = self._files_version()
         if version != self._version or self._summary is None or self._summary.state == "running":
             if version != self._version:
-                self._columns.read()
-            self._summary = summarise(self.folder, self._columns.returns())
+                self._metrics.read()
+            self._summary = summarise(self.folder, self._metrics.returns())
             self._version = version
 
     @property
     def summary(self) -> Summary:
-        assert self._summary is not None, "refresh comes first"
+        assert self._summary is not None, "call refresh first"
         return self._summary
 
     def _files_version(self) -> str:
         folder = self.folder
         files = folder.config_path, folder.metrics_path, folder.status_path, folder.evaluations_path, *videos_of(folder)
-        facts = [(path.name, *_times_and_size(path)) for path in files]
-        return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+        states = [(path.name, *_time_and_size(path)) for path in files]
+        return hashlib.sha256(repr(states).encode()).hexdigest()[:12]
 
     def head(self) -> dict[str, Any]:
-        """The few numbers that change while it trains."""
-        summary, columns = self.summary, self._columns
-        seconds = columns.last("time")
-        speed = columns.last("charts/SPS")
-        changed = _times_and_size(self.folder.metrics_path)[0] / 1e9
+        """Return the identity and state of the run, and the few numbers that change while it trains."""
+        summary = self.summary
+        seconds = self._metrics.last("time")
+        speed = self._metrics.last("charts/SPS")
+        changed = _time_and_size(self.folder.metrics_path)[0] / 1e9
         updated = max(changed, summary.updated.timestamp() if summary.updated else 0.0)
         return {
             "id": self.id,
@@ -80,7 +80,7 @@ class PageRun:
         }
 
     def details(self) -> dict[str, Any]:
-        """All the rest; videos are named, and whoever writes the page says where their bytes are."""
+        """Return everything else. Videos have only name and size; the caller adds their source."""
         if self._details is None or self._details[0] != self._version:
             status, summary = self.summary.status, self.summary
             details = {
@@ -88,28 +88,28 @@ class PageRun:
                 "settings": summary.settings,
                 "command": self._repeat_command(),
                 "config_path": str(self.folder.config_path),
-                "videos": [{"name": path.name, "size": _times_and_size(path)[1]} for path in videos_of(self.folder)],
+                "videos": [{"name": path.name, "size": _time_and_size(path)[1]} for path in videos_of(self.folder)],
                 **{name: status.get(name) for name in ("versions", "machine", "git", "host")},
             }
-            self._details = self._version, {**clean(details), "curves": self._columns.downsampled()}
+            self._details = self._version, {**clean(details), "curves": self._metrics.downsampled()}
         return self._details[1]
 
     def _repeat_command(self) -> str:
-        """Found once for each state of the settings, which it takes a while to resolve."""
-        written = _times_and_size(self.folder.config_path)
-        if self._command is None or self._command[0] != written:
-            self._command = written, repeat_command(self.folder)
+        """Return the cached command unless the settings have changed: resolving them takes a while."""
+        version = _time_and_size(self.folder.config_path)
+        if self._command is None or self._command[0] != version:
+            self._command = version, repeat_command(self.folder)
         return self._command[1]
 
 
 def videos_of(folder: RunFolder) -> list[Path]:
-    """Newest first. A link may lead to what is nobody else's business, in a folder that came from elsewhere."""
+    """Return the videos of a run, newest first. Links are skipped: in somebody else's folder they may lead to private files."""
     files = (path for path in (folder.path / "videos").glob("*") if path.is_file() and not path.is_symlink())
-    found = [path for path in files if path.suffix in VIDEO_TYPES]
-    return sorted(found, key=lambda path: (-_times_and_size(path)[0], path.name))
+    videos = [path for path in files if path.suffix in VIDEO_TYPES]
+    return sorted(videos, key=lambda path: (-_time_and_size(path)[0], path.name))
 
 
-def _times_and_size(path: Path) -> tuple[int, int]:
+def _time_and_size(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
     except OSError:
@@ -117,8 +117,8 @@ def _times_and_size(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def refreshed(runs: Sequence[PageRun]) -> tuple[list[PageRun], list[dict[str, str]]]:
-    """The runs that can be read, and what is wrong with the others: one that can't must not hide the rest."""
+def refresh_all(runs: Sequence[PageRun]) -> tuple[list[PageRun], list[dict[str, str]]]:
+    """Return the runs that can be read, and the errors of the others, so that a broken run does not hide the rest."""
     readable, unreadable = [], []
     for run in runs:
         try:
@@ -130,11 +130,11 @@ def refreshed(runs: Sequence[PageRun]) -> tuple[list[PageRun], list[dict[str, st
 
 
 def document(runs: Sequence[PageRun], live: bool = False) -> dict[str, Any]:
-    """All but the details of the runs."""
-    readable, unreadable = refreshed(runs)
+    """Return the data of the page without the details of the runs."""
+    readable, unreadable = refresh_all(runs)
     heads = [run.head() for run in readable]
-    told = [(run.folder.path, run.summary.env, run.summary.name) for run in readable]
-    for head, label in zip(heads, labels(told), strict=True):
+    names = labels([(run.folder.path, run.summary.env, run.summary.name) for run in readable])
+    for head, label in zip(heads, names, strict=True):
         head["label"] = label
     envs = sorted({head["env"] for head in heads})
     data: dict[str, Any] = clean(
@@ -153,7 +153,7 @@ def document(runs: Sequence[PageRun], live: bool = False) -> dict[str, Any]:
 
 
 def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """The whole document of some runs; `evaluations` holds scores by run, for those whose folders could not keep them."""
+    """Return all data of the page. `evaluations` has scores by run folder, also for folders that could not be written to."""
     runs = [PageRun(folder, (evaluations or {}).get(folder.path)) for folder in folders]
     data = document(runs)
     by_id = {run.id: run for run in runs}
@@ -163,7 +163,7 @@ def page_data(folders: Sequence[RunFolder], evaluations: Mapping[Path, Mapping[s
 
 
 def about_settings() -> dict[str, dict[str, Any]]:
-    """Group, meaning and default of every setting."""
+    """Return the group, help text and default of every setting."""
     about = {}
     for spec in dataclasses.fields(Config):
         default = {} if spec.default is dataclasses.MISSING else spec.default
@@ -173,7 +173,7 @@ def about_settings() -> dict[str, dict[str, Any]]:
 
 
 def clean(value: Any) -> Any:
-    """As JSON can hold it, which has no NaN, no infinity and no dates."""
+    """Return the value without what JSON lacks: NaN, infinity and dates become strings."""
     if isinstance(value, Mapping):
         return {str(key): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Learning curves as a picture or as text: a panel per environment and metric, a line per name."""
+"""Draw learning curves as a figure or as text: a panel per environment and metric, a line per name."""
 
 import math
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 TEXT_WIDTH = 60
-MOST_COLUMNS = 3
+MAX_COLUMNS = 3
 FORMATS = (".png", ".svg", ".pdf")
 
 # environment → metric → one band for each name
@@ -28,56 +28,56 @@ Bands = dict[str, dict[str, list[Band]]]
 
 
 def collect_bands(
-    places: Sequence[str | Path],
+    runs: Sequence[str | Path],
     metrics: Sequence[str] = (RETURN,),
     by: str = "step",
     smoothing: float = SMOOTHING,
     runs_dir: str | Path = RUNS_DIR,
 ) -> Bands:
-    """The curves of all runs at or below `places`, those that differ in the seed alone as one."""
+    """Return the bands of all runs that `runs` stand for, see `find_runs`; runs that differ only in the seed share a band."""
     if not 0 <= smoothing < 1:
-        raise ProxRLError(f"--smoothing is {smoothing:g}, but is a share of the run, from 0 to less than 1")
-    runs = find_runs(places, runs_dir)
-    settings = [run.settings() for run in runs]
-    names = labels([(run.path, str(told["env"]), str(told.get("name", "?"))) for run, told in zip(runs, settings, strict=True)])
-    read = [read_curves(run, metrics, by, name) for run, name in zip(runs, names, strict=True)]
+        raise ProxRLError(f"--smoothing is {smoothing:g}, but must be a share of the run: at least 0 and less than 1")
+    folders = find_runs(runs, runs_dir)
+    settings = [(folder.path, folder.settings()) for folder in folders]
+    names = labels([(path, str(values["env"]), str(values.get("name", "?"))) for path, values in settings])
+    curves_of_runs = [read_curves(folder, metrics, by, name) for folder, name in zip(folders, names, strict=True)]
     bands: Bands = {}
     for metric in metrics:
-        curves = [found[metric] for found in read if metric in found]
+        curves = [by_metric[metric] for by_metric in curves_of_runs if metric in by_metric]
         if not curves:
-            known = sorted({name for run in runs for name in logged_metrics(run)})
-            advice = f"they have {', '.join(known)}" if known else "'proxrl train' writes it as episodes end"
+            logged = sorted({name for folder in folders for name in logged_metrics(folder)})
+            advice = f"they have {', '.join(logged)}" if logged else "'proxrl train' writes it as episodes end"
             raise ProxRLError(f"no run there has {metric} yet; {advice}")
         for env, groups in grouped(curves).items():
             bands.setdefault(env, {})[metric] = [band(group, smoothing, grid_points(group)) for group in groups.values()]
-        silent = [str(run.path) for run, found in zip(runs, read, strict=True) if metric not in found]
-        if silent:
-            print(f"proxrl: without {metric} yet, and left out: {', '.join(silent)}", file=sys.stderr)
+        without = [str(folder.path) for folder, by_metric in zip(folders, curves_of_runs, strict=True) if metric not in by_metric]
+        if without:
+            print(f"proxrl: omitted because {metric} is not logged yet: {', '.join(without)}", file=sys.stderr)
     return bands
 
 
 def grid_points(curves: Sequence[Curve]) -> int:
-    """No more than the longest curve has: between them a line would stand still, and then jump."""
+    """Return at most as many points as the longest curve has: with more, the line would be flat between them, and then jump."""
     return min(POINTS, max(len(curve.x) for curve in curves))
 
 
 def plot(
-    places: Sequence[str | Path],
+    runs: Sequence[str | Path],
     out: Path,
     metrics: Sequence[str] = (RETURN,),
     by: str = "step",
     smoothing: float = SMOOTHING,
     runs_dir: str | Path = RUNS_DIR,
 ) -> Path:
-    """Draw the runs at or below `places` into a PNG, SVG or PDF file."""
+    """Draw the runs that `runs` stand for, see `find_runs`, into a PNG, SVG or PDF file, and return its path."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ProxRLError("plotting needs matplotlib: pip install 'proxrl[plot]' (--text needs nothing)") from None
+        raise ProxRLError("plotting needs matplotlib: pip install 'proxrl[plot]' (--text works without it)") from None
     from matplotlib.ticker import EngFormatter
 
     check_figure(out)
-    bands = collect_bands(places, metrics, by, smoothing, runs_dir)
+    bands = collect_bands(runs, metrics, by, smoothing, runs_dir)
     cells = layout(list(bands), metrics)
     rows, columns = (1 + max(cell[axis] for cell in cells.values()) for axis in (0, 1))
     figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
@@ -99,7 +99,7 @@ def plot(
 
 
 def save_figure(figure: "Figure", out: Path) -> Path:
-    """Whole or not at all, in the format that the name's ending tells."""
+    """Write the figure atomically, in the format of the file name's suffix."""
     check_figure(out)
     with one_line_errors("write", out), replacing(out) as temporary:
         figure.savefig(temporary, dpi=120, format=out.suffix.removeprefix("."))
@@ -107,21 +107,24 @@ def save_figure(figure: "Figure", out: Path) -> Path:
 
 
 def check_figure(out: Path) -> None:
-    """Refuse a file that can't be written, before anything is computed for it."""
+    """Raise an error if the file can't be written, so that nothing is computed in vain."""
     if out.suffix not in FORMATS:
         raise ProxRLError(f"can't write {out}: its name must end in {', '.join(FORMATS)}")
     check_writable(out)
 
 
 def layout(envs: Sequence[str], metrics: Sequence[str]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Row and column of each panel: several metrics below each other, a single one side by side and then in the next row."""
+    """Return the row and column of each panel.
+
+    With several metrics, each has a row and each environment a column. With one metric, the environments fill rows of three.
+    """
     if len(metrics) > 1:
         return {(env, metric): (row, column) for column, env in enumerate(envs) for row, metric in enumerate(metrics)}
-    return {(env, metrics[0]): divmod(number, MOST_COLUMNS) for number, env in enumerate(envs)}
+    return {(env, metrics[0]): divmod(number, MAX_COLUMNS) for number, env in enumerate(envs)}
 
 
 def x_unit(longest: float, by: str) -> tuple[float, str]:
-    """What one unit of the axis is, and its name."""
+    """Return the size of one unit of the x axis, and its name."""
     if by == "step":
         return 1.0, "steps"
     size, unit = (3600.0, "hours") if longest >= 3600 else (60.0, "minutes") if longest >= 60 else (1.0, "seconds")
@@ -129,16 +132,17 @@ def x_unit(longest: float, by: str) -> tuple[float, str]:
 
 
 def label(line: Band) -> str:
-    """The interval is named only where there is one: it says nothing about a single seed."""
+    """Return the text of the legend. A single seed has no interval, so none is mentioned."""
     return f"{line.name}, {line.seeds} seeds, mean and {CONFIDENCE:.0%}" if line.seeds > 1 else f"{line.name}, 1 seed"
 
 
 def readable(metric: str) -> str:
+    """Return the name of a metric for people: "episodic return" for "charts/episodic_return"."""
     return metric.rpartition("/")[2].replace("_", " ")
 
 
 def as_text(bands: Bands, by: str = "step") -> str:
-    """A sparkline for each band, for a terminal."""
+    """Return a sparkline for each band, for a terminal."""
     rows = []
     for env, metrics in bands.items():
         for metric, lines in metrics.items():
@@ -151,6 +155,7 @@ def as_text(bands: Bands, by: str = "step") -> str:
 
 
 def sparkline(values: Numbers, width: int = TEXT_WIDTH) -> str:
+    """Return the values as block characters, at most `width` of them."""
     chosen = values[np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)]
     low, high = float(chosen.min()), float(chosen.max())
     heights = (chosen - low) / (high - low) if high > low else np.zeros(len(chosen))

@@ -1,4 +1,4 @@
-"""The command that repeats a run."""
+"""Build the `proxrl train` command that repeats a run."""
 
 import argparse
 import shlex
@@ -13,49 +13,50 @@ from proxrl.runs.folder import RunFolder
 
 
 def repeat_command(run: RunFolder) -> str:
-    """`proxrl train` with a flag for each setting that its preset does not give; with the run's file where flags can't say it.
+    """Return `proxrl train` with a flag for each setting that differs from the preset.
 
-    The file serves as well where the environment is not installed here, so that its preset can't be known.
+    The command has `--config` with the run's file instead if flags can't express the settings, or if the environment is not
+    installed here, so that its preset is unknown.
     """
     try:
-        words = words_of(run.config())
+        arguments = arguments_for(run.config())
     except ProxRLError:
-        words = None
-    return shlex.join(["proxrl", "train", *(words or ["--config", str(run.config_path)])])
+        arguments = None
+    return shlex.join(["proxrl", "train", *(arguments or ["--config", str(run.config_path)])])
 
 
-def words_of(config: Config) -> list[str] | None:
-    """The environment and the flags that resolve to this very config; None if none do."""
+def arguments_for(config: Config) -> list[str] | None:
+    """Return the environment and flags that resolve to exactly this config, or None if no flags do."""
 
-    def by_flags(changes: dict[str, Any]) -> list[str]:
+    def with_flags(changes: dict[str, Any]) -> list[str]:
         return [config.env, *(word for name, value in changes.items() for word in flag_words(name, value))]
 
     base = resolve(config.env, {}).config
     names = [name for name in Config.__dataclass_fields__ if name not in ("env", "vector")]
     changes = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(base, name)}
-    # Where environments run is chosen by their number, so it is compared only after all else is given.
+    # The default of --vector depends on the number of environments, so it is compared after all other settings.
     for attempt in (changes, {"vector": config.vector, **changes}):
-        if resolved(by_flags(attempt)) == config:
-            return by_flags(attempt)
+        if resolve_arguments(with_flags(attempt)) == config:
+            return with_flags(attempt)
     return None
 
 
-def resolved(words: list[str]) -> Config | None:
-    """The settings of `proxrl train` with these words; None if it refuses them."""
+def resolve_arguments(arguments: list[str]) -> Config | None:
+    """Return the settings of `proxrl train` with these arguments, or None if they are invalid."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     parser.add_argument("env")
     add_settings(parser)
     try:
-        options = vars(parser.parse_args(words))
+        options = vars(parser.parse_args(arguments))
         return resolve(options.pop("env"), options).config
     except (ProxRLError, argparse.ArgumentError):
         return None
 
 
 def flag_words(name: str, value: Any) -> list[str]:
-    """A setting as one types it."""
+    """Return a setting as words of the command line."""
     if isinstance(value, bool):
         return [flag(name if value else f"no_{name}")]
     words = typed(value)
-    # A word that begins with a dash would be taken for a flag.
+    # A value that begins with a dash would be parsed as a flag.
     return [f"{flag(name)}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [flag(name), *words]

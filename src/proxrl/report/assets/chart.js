@@ -1,5 +1,5 @@
 "use strict";
-// One chart: lines with bands, axes, a legend that hides lines, values under the pointer, and zoom along x.
+// One chart: lines with bands, axes, a legend that hides lines, values under the pointer, and zoom along the x axis.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { left: 52, right: 14, top: 10, bottom: 30 };
@@ -14,12 +14,12 @@ function svgElement(name, attributes = {}, parent = null) {
 let chartCount = 0;
 
 class Chart {
-  /** `onToggle(label)` is told which line was clicked in the legend. */
+  /** `onToggle(label)` is called when a line is clicked in the legend. */
   constructor(small, onToggle) {
     this.onToggle = onToggle;
     this.height = small ? 190 : 320;
-    this.points = small ? 120 : 250; // that a mean over seeds is read off at
-    this.kept = new Map();
+    this.points = small ? 120 : 250; // of a mean over several seeds
+    this.bandCache = new Map();
     this.zoom = null;
     this.hoverX = null;
     this.clip = `clip${chartCount++}`;
@@ -27,13 +27,13 @@ class Chart {
     const head = element("div", { class: "chart-head" });
     this.heading = element("h3");
     this.buttons = element("div", { class: "zoom" });
-    for (const [sign, text, act] of [
+    for (const [sign, text, action] of [
       ["+", "Zoom in", () => this.zoomBy(0.5)],
       ["−", "Zoom out", () => this.zoomBy(2)],
       ["Reset", "Show all", () => this.setZoom(null)],
     ]) {
       const button = element("button", { type: "button", "aria-label": text, title: text }, sign);
-      button.addEventListener("click", act);
+      button.addEventListener("click", action);
       this.buttons.append(button);
     }
     this.buttons.lastChild.className = "reset";
@@ -52,7 +52,7 @@ class Chart {
     this.heading.replaceChildren(`${text} `, element("small", {}, axis));
   }
 
-  /** Lines are {label, colour, key, curves}: the curves of the seeds, and a key that changes with them. */
+  /** Lines are {label, color, key, curves}: `curves` has one curve per seed, and `key` changes whenever they do. */
   show(lines, options) {
     this.lines = lines.filter((line) => line.curves.length);
     if (this.options && this.options.by !== options.by) this.zoom = null;
@@ -64,7 +64,7 @@ class Chart {
     return this.lines.filter((line) => !this.options.hidden.has(line.label));
   }
 
-  /** From the first to the last position of all lines, also of the hidden ones: hiding must not move the axis. */
+  /** Returns the first and last position of all lines, including hidden ones, so that hiding a line does not move the axis. */
   extent() {
     const ends = this.lines.flatMap((line) => line.curves.flatMap((curve) => [curve.x[0], curve.x[curve.x.length - 1]]));
     return ends.length ? [Math.min(...ends), Math.max(...ends)] : [0, 1];
@@ -75,16 +75,16 @@ class Chart {
     if (!this.lines || width < 60) return;
     const all = this.extent();
     this.range = this.zoom || (all[1] > all[0] ? all : [all[0] - 0.5, all[0] + 0.5]);
-    const before = this.kept;
-    this.kept = new Map();
-    this.bands = this.visible.map((line) => this.bandFor(before, line, line.curves, ""));
+    const previous = this.bandCache;
+    this.bandCache = new Map();
+    this.bands = this.visible.map((line) => this.bandFor(previous, line, line.curves, ""));
     const seedBands = !this.options.seeds ? [] : this.visible.flatMap((line) => line.curves.length < 2 ? [] :
-      line.curves.map((curve, seed) => this.bandFor(before, line, [curve], seed)));
+      line.curves.map((curve, seed) => this.bandFor(previous, line, [curve], seed)));
     this.frame(width, [...this.bands, ...seedBands]);
     this.drawAxes(width);
     const area = svgElement("g", { "clip-path": `url(#${this.clip})` }, this.svg);
     const path = (kind, { line }, d) =>
-      svgElement("path", { class: `${kind} ${line.colour}`, "data-label": line.label, d }, area);
+      svgElement("path", { class: `${kind} ${line.color}`, "data-label": line.label, d }, area);
     for (const band of this.bands) if (band.line.curves.length > 1) path("band", band, this.bandPath(band));
     for (const band of seedBands) path("seed", band, this.linePath(band));
     for (const band of this.bands) path("line", band, this.linePath(band));
@@ -95,15 +95,15 @@ class Chart {
     this.drawHover();
   }
 
-  /** As at the last drawing, if nothing has changed: the draws behind an interval take their time. */
-  bandFor(before, line, curves, seed) {
+  /** Returns the band of the previous drawing if nothing has changed, because bootstrapping is slow. */
+  bandFor(previous, line, curves, seed) {
     const { smoothing, confidence } = this.options, key = JSON.stringify([line.key, seed, smoothing, this.range]);
-    const band = before.get(key) || bandOf(curves, smoothing, this.range, confidence, this.points);
-    this.kept.set(key, band);
+    const band = previous.get(key) || bandOf(curves, smoothing, this.range, confidence, this.points);
+    this.bandCache.set(key, band);
     return { line, ...band };
   }
 
-  /** Scales, and an empty picture of the size of the card. */
+  /** Sets the scales, and clears the picture to the size of the card. */
   frame(width, bands) {
     let low = Infinity, high = -Infinity;
     for (const band of bands) {
@@ -114,8 +114,8 @@ class Chart {
       });
     }
     if (low > high) [low, high] = [0, 1];
-    const room = high > low ? (high - low) * 0.05 : Math.abs(high) * 0.1 || 1;
-    this.values = [low - room, high + room];
+    const padding = high > low ? (high - low) * 0.05 : Math.abs(high) * 0.1 || 1;
+    this.values = [low - padding, high + padding];
     this.inner = { width: width - MARGIN.left - MARGIN.right, height: this.height - MARGIN.top - MARGIN.bottom };
     this.svg.replaceChildren();
     this.svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
@@ -131,7 +131,7 @@ class Chart {
   point(x, y) { return `${this.toPixelX(x).toFixed(2)},${this.toPixelY(y).toFixed(2)}`; }
 
   linePath(band) {
-    // A single point would have no length to see.
+    // A path with a single point would be invisible, so it gets a minimal length.
     return band.x.map((x, i) => `${i ? "L" : "M"}${this.point(x, band.mean[i])}`).join("") + (band.x.length === 1 ? "h0.01" : "");
   }
 
@@ -158,7 +158,7 @@ class Chart {
   drawLegend() {
     this.legend.replaceChildren(...this.lines.map((line) => {
       const shown = !this.options.hidden.has(line.label), seeds = line.curves.length;
-      const button = element("button", { type: "button", class: `key ${line.colour}`, "aria-pressed": String(shown) });
+      const button = element("button", { type: "button", class: `key ${line.color}`, "aria-pressed": String(shown) });
       button.append(element("i"), element("span", {}, line.label), element("small", {}, seeds > 1 ? `${seeds} seeds` : "1 seed"));
       button.addEventListener("click", () => this.onToggle(line.label));
       return button;
@@ -201,17 +201,17 @@ class Chart {
       if (!band.x.length || this.hoverX < band.x[0] || this.hoverX > band.x[band.x.length - 1]) continue;
       const above = Math.min(countUpTo(band.x, this.hoverX), band.x.length - 1), below = Math.max(above - 1, 0);
       const i = Math.abs(band.x[above] - this.hoverX) < Math.abs(band.x[below] - this.hoverX) ? above : below;
-      const row = element("div", { class: `tip-row ${band.line.colour}` });
+      const row = element("div", { class: `tip-row ${band.line.color}` });
       const interval = band.line.curves.length > 1 ? ` ${formatNumber(band.low[i])} – ${formatNumber(band.high[i])}` : "";
       const value = element("strong", {}, formatNumber(band.mean[i]));
       row.append(element("i"), element("span", {}, band.line.label), value, element("small", {}, interval));
       this.tip.append(row);
-      const place = { cx: this.toPixelX(band.x[i]), cy: this.toPixelY(band.mean[i]), r: 4 };
-      svgElement("circle", { class: `dot ${band.line.colour}`, ...place }, this.marks);
-      heights.push(place.cy);
+      const center = { cx: this.toPixelX(band.x[i]), cy: this.toPixelY(band.mean[i]), r: 4 };
+      svgElement("circle", { class: `dot ${band.line.color}`, ...center }, this.marks);
+      heights.push(center.cy);
     }
     const left = x + 14 + this.tip.offsetWidth < this.plot.clientWidth ? x + 14 : Math.max(0, x - 14 - this.tip.offsetWidth);
-    // In the half of the picture that the lines leave free.
+    // Place the tip in the half of the chart that has fewer lines.
     const bottom = MARGIN.top + this.inner.height - this.tip.offsetHeight - 6;
     const top = heights.length && meanOf(heights) < MARGIN.top + this.inner.height / 2 ? bottom : MARGIN.top + 4;
     this.tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;

@@ -1,5 +1,5 @@
 "use strict";
-// What a run was made of: settings, their differences, video, command, system.
+// The details of a run: settings and their differences, video, command, system.
 
 function settingText(value) {
   if (Array.isArray(value)) return value.map(settingText).join(" ");
@@ -8,21 +8,21 @@ function settingText(value) {
   return Object.entries(value).map(([key, item]) => `${key}=${JSON.stringify(item)}`).join(" ") || "none";
 }
 
-/** Settings that are not the same in all runs, apart from what every run has of its own. */
+/** Returns a table of the settings that differ between runs, other than environment, name and seed. */
 function differencesTable(runs) {
   const heads = [...new Map(runs.map((run) => [`${run.env} · ${run.label}`, run]))];
   const all = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))];
   const names = all.filter((name) => !["env", "name", "seed"].includes(name));
-  const told = names.map((name) => [name, ...heads.map(([, run]) => settingText(run.settings[name] ?? "–"))]);
-  const rows = told.filter(([, ...values]) => new Set(values).size > 1);
+  const values = names.map((name) => [name, ...heads.map(([, run]) => settingText(run.settings[name] ?? "–"))]);
+  const rows = values.filter(([, ...row]) => new Set(row).size > 1);
   return heads.length > 1 && rows.length ? table(["Setting", ...heads.map(([label]) => label)], rows) : null;
 }
 
 function videoParts(run) {
-  const parts = [], left = [];
+  const parts = [], notShown = [];
   for (const video of run.videos) {
     if (!video.source || parts.length) {
-      left.push(`${video.name} (${formatNumber(video.size / 1e6, 2)} MB)`);
+      notShown.push(`${video.name} (${formatNumber(video.size / 1e6, 2)} MB)`);
       continue;
     }
     const film = { controls: "", loop: "", preload: "auto", playsinline: "" };
@@ -33,7 +33,8 @@ function videoParts(run) {
     parts.push(figure);
   }
   if (run.videos.length) parts.unshift(element("h2", {}, "Video"));
-  if (left.length) parts.push(element("p", { class: "note" }, `Not shown, but in the run's videos folder: ${left.join(", ")}.`));
+  const note = `Not shown here, but in the run's videos folder: ${notShown.join(", ")}.`;
+  if (notShown.length) parts.push(element("p", { class: "note" }, note));
   return parts;
 }
 
@@ -41,24 +42,24 @@ function repeatParts(run) {
   const box = element("div", { class: "command" }), text = element("code", {}, run.command);
   const button = element("button", { type: "button" }, "Copy");
   button.addEventListener("click", () => {
-    // The clipboard is closed to pages from disk in some browsers; a selection can be copied in all.
+    // Some browsers deny pages from disk the clipboard, so the text is also selected, which works in all.
     getSelection().selectAllChildren(text);
     if (navigator.clipboard) navigator.clipboard.writeText(run.command).then(() => { button.textContent = "Copied"; }, () => {});
   });
   box.append(text, button);
-  const inSame = "In the folder that holds the run this resumes it, or finds it done; --clobber or another --name runs it anew.";
-  return [box, element("p", { class: "note" }, `${inSame} All settings are in ${run.config_path}.`)];
+  const note = "In the same folder, this command resumes the run if it is not finished; --clobber or another --name starts anew.";
+  return [box, element("p", { class: "note" }, `${note} All settings are in ${run.config_path}.`)];
 }
 
 function settingsTable(run, about, filter, onlyChanged) {
-  const rows = [], wanted = filter.trim().toLowerCase();
+  const rows = [], query = filter.trim().toLowerCase();
   for (const [name, value] of Object.entries(run.settings)) {
-    const told = about[name] || { group: "of another version", help: "", default: null };
-    const changed = name !== "env" && JSON.stringify(value) !== JSON.stringify(told.default), text = settingText(value);
-    const found = [name, text, told.group, told.help].some((part) => part.toLowerCase().includes(wanted));
-    if (!found || (onlyChanged && !changed)) continue;
-    const shown = changed ? element("mark", { title: `default ${settingText(told.default)}` }, text) : text;
-    rows.push([element("code", {}, name), shown, told.help, told.group]);
+    const info = about[name] || { group: "of another version", help: "", default: null };
+    const changed = name !== "env" && JSON.stringify(value) !== JSON.stringify(info.default), text = settingText(value);
+    const matches = [name, text, info.group, info.help].some((part) => part.toLowerCase().includes(query));
+    if (!matches || (onlyChanged && !changed)) continue;
+    const shown = changed ? element("mark", { title: `default ${settingText(info.default)}` }, text) : text;
+    rows.push([element("code", {}, name), shown, info.help, info.group]);
   }
   if (!rows.length) return element("p", { class: "empty" }, "No setting matches.");
   return table(["Setting", "Value", "Meaning", "Group"], rows);

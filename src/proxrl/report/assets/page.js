@@ -1,10 +1,10 @@
 "use strict";
-// What the page holds, and what changes it: the reader's choices, and in `proxrl watch` the runs themselves.
+// The state of the page, and what changes it: the controls, and in `proxrl watch` the runs.
 
 const SECONDS_BETWEEN_POLLS = 2;
-// Of many runs the first are shown before the last are there.
+// Details requested at once, so that the first of many runs are shown before the last have arrived.
 const RUNS_AT_ONCE = 20;
-// Beyond these, cards shrink, so that the curves are not far below.
+// With more cards than this they are smaller, so that the curves are not far down the page.
 const MANY_CARDS = 6;
 const RETURN = "charts/episodic_return";
 const ALL_METRICS = "*";
@@ -13,7 +13,7 @@ const find = (id) => document.getElementById(id);
 const embedded = find("data");
 const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), labels: [], shown: {} };
 
-/** Replace what a part shows, unless it shows that already: what one is reading or playing should stay. Tells whether it did. */
+/** Replaces the content of an element if `key` has changed, so that selections and videos survive. Returns whether it did. */
 function fill(id, key, make) {
   const text = JSON.stringify(key);
   if (state.shown[id] === text) return false;
@@ -23,21 +23,21 @@ function fill(id, key, make) {
   return true;
 }
 
-/** The same for the options of a choice, which stays as the reader made it. */
+/** Does the same for the options of a select, and keeps the selected option. */
 function fillChoice(id, key, make) {
-  const choice = find(id), before = choice.value;
-  if (fill(id, key, make) && [...choice.options].some((option) => option.value === before)) choice.value = before;
+  const select = find(id), selected = select.value;
+  if (fill(id, key, make) && [...select.options].some((option) => option.value === selected)) select.value = selected;
 }
 
 function render() {
-  const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here by themselves.");
+  const runs = state.data.runs, empty = element("p", { class: "empty" }, "No runs yet. They appear here automatically.");
   const running = runs.filter((run) => run.state === "running").length;
   if (state.data.live) document.title = running ? `${running} running - ProxRL` : "ProxRL";
   fill("overview", runs.map(({ curves, settings, videos, ...head }) => head), () => {
     const cards = overviewCards(runs), box = element("div", { class: cards.length > MANY_CARDS ? "groups many" : "groups" });
     box.append(...(cards.length ? cards : [empty]));
-    const told = state.data.unreadable.map(({ path, problem }) => `${path} can't be read: ${problem}`);
-    return [box, ...told.map((text) => element("p", { class: "problem" }, text))];
+    const problems = state.data.unreadable.map(({ path, problem }) => `${path} can't be read: ${problem}`);
+    return [box, ...problems.map((text) => element("p", { class: "problem" }, text))];
   });
   for (const id of ["curves", "runs", "details"]) find(id).hidden = !runs.length;
   if (!runs.length) return;
@@ -52,7 +52,7 @@ function render() {
   renderMetrics(runs);
   const drawn = JSON.stringify(versions);
   if (state.drawn !== drawn) {
-    // Seeds of a running job are seldom equally far, and their mean ends with the shortest.
+    // Running seeds are rarely at the same step, and their mean ends with the shortest, so each seed is shown as well.
     if (state.drawn === undefined) find("seeds").checked = runs.some((run) => run.state === "running");
     state.drawn = drawn;
     renderCharts();
@@ -66,7 +66,7 @@ function lastChange(run) {
   return new Date(run.updated * 1000).toISOString().slice(0, 16).replace("T", " ");
 }
 
-/** The return first, then all that was logged, under the part of its name before the slash. */
+/** Lists the return first, then all other metrics, grouped by the part of their name before the slash. */
 function renderMetrics(runs) {
   const logged = new Set(runs.flatMap((run) => Object.keys(run.curves.metrics)));
   const names = [...logged].filter((name) => name !== RETURN).sort();
@@ -77,8 +77,8 @@ function renderMetrics(runs) {
       if (!groups.has(head)) groups.set(head, element("optgroup", { label: head }));
       groups.get(head).append(element("option", { value: name }, name.slice(head.length + 1).replaceAll("_", " ")));
     }
-    const first = [element("option", { value: RETURN }, "return"), element("option", { value: ALL_METRICS }, "all, small")];
-    return [...first, ...groups.values()];
+    const all = element("option", { value: ALL_METRICS }, "all (small charts)");
+    return [element("option", { value: RETURN }, "return"), all, ...groups.values()];
   });
   state.metrics = [RETURN, ...names];
 }
@@ -93,7 +93,7 @@ function renderCharts() {
     for (const metric of metrics) {
       const small = metrics.length > 1, key = JSON.stringify([env, small ? metric : ""]);
       const lines = [...names].map(([label, runs]) => ({
-        label, colour: colourOf(state.labels, label), key: [metric, by, runs.map((run) => run.version)],
+        label, color: colorOf(state.labels, label), key: [metric, by, runs.map((run) => run.version)],
         curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
       }));
       if (small && !lines.some((line) => line.curves.length)) continue;
@@ -123,13 +123,15 @@ function readable(metric) {
 
 function curvesNote() {
   const runs = state.data.runs, lines = Math.max(...runs.map((run) => run.curves.lines));
-  const parts = ["Drag to zoom, double-click to see all; click a name to hide it."];
+  const parts = ["Drag to zoom, double-click to reset the zoom, click a name to hide it."];
   const percent = Math.round(state.data.confidence * 100), points = state.data.points.toLocaleString("en");
-  if (hasSeeds(groupsOf(runs))) parts.push(`Lines are means over seeds as far as all go, bands their ${percent}% bootstrap interval.`);
-  parts.push("A smoothed point is the mean over that share of the run before it.");
+  if (hasSeeds(groupsOf(runs))) {
+    parts.push(`Lines are means over seeds, up to the end of the shortest run; bands are ${percent}% bootstrap intervals.`);
+  }
+  parts.push("Smoothing: each point is the mean over the given share of the run before it.");
   if (lines > state.data.points) {
     const logged = `${lines.toLocaleString("en")} logged iterations`;
-    parts.push(`${points} points are drawn of up to ${logged}, each the mean of those it stands for.`);
+    parts.push(`Up to ${logged} are reduced to ${points} points, each the mean of several.`);
   }
   return parts.join(" ");
 }
@@ -154,40 +156,40 @@ function renderDetails() {
 
 class ServerGone extends Error {}
 
-/** What the server answers; null where it has nothing of that name. */
-async function ask(path) {
+/** Returns the JSON at a path of the server, or null if there is none. */
+async function requestJson(path) {
   try {
-    const answer = await fetch(path);
-    return answer.ok ? await answer.json() : null;
+    const response = await fetch(path);
+    return response.ok ? await response.json() : null;
   } catch {
     throw new ServerGone();
   }
 }
 
-/** The document now, with the details of the runs that have changed; others are kept. */
+/** Requests the current data, and the details of the runs that have changed. */
 async function poll() {
   try {
-    const data = await ask("/data.json");
+    const data = await requestJson("/data.json");
     if (!data) throw new ServerGone();
     const changed = data.runs.filter((run) => state.details.get(run.id)?.version !== run.version);
     do {
       await Promise.all(changed.splice(0, RUNS_AT_ONCE).map(async (run) => {
-        const details = await ask(`/run/${run.id}.json`);
+        const details = await requestJson(`/run/${run.id}.json`);
         if (details) state.details.set(run.id, details);
       }));
-      const known = data.runs.filter((run) => state.details.has(run.id));
-      state.data = { ...data, runs: known.map((run) => ({ ...run, ...state.details.get(run.id), version: run.version })) };
-      state.lastSeen = new Date();
+      const loaded = data.runs.filter((run) => state.details.has(run.id));
+      state.data = { ...data, runs: loaded.map((run) => ({ ...run, ...state.details.get(run.id), version: run.version })) };
+      state.lastUpdate = new Date();
       notice("live", "Live");
       render();
     } while (changed.length);
   } catch (error) {
     if (!(error instanceof ServerGone)) {
-      notice("gone", "This page could not be drawn; it is tried again.");
+      notice("gone", "This page could not be drawn. Trying again.");
       throw error;
     }
-    const seen = state.lastSeen ? `Last seen ${state.lastSeen.toLocaleTimeString()}` : "Never seen";
-    notice("gone", `The server has stopped. ${seen}; it is tried again.`);
+    const update = state.lastUpdate ? `Last update ${state.lastUpdate.toLocaleTimeString()}` : "No update yet";
+    notice("gone", `The server has stopped. ${update}. Trying again.`);
   } finally {
     setTimeout(poll, SECONDS_BETWEEN_POLLS * 1000);
   }
@@ -201,7 +203,7 @@ function notice(kind, text) {
 
 function chooseTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("proxrl-theme", theme); } catch { /* pages from disk may have no storage */ }
+  try { localStorage.setItem("proxrl-theme", theme); } catch { /* pages from disk may have no local storage */ }
 }
 
 function start() {

@@ -1,7 +1,7 @@
 "use strict";
-// How a reader moves in a chart: mouse, finger and keys.
+// Mouse, touch and keyboard input of a chart.
 
-// A mouse that moves less than this between press and release was a click.
+// If the mouse moves less than this between press and release, it is a click.
 const DRAG_PIXELS = 6;
 
 function listenTo(chart) {
@@ -12,7 +12,7 @@ function listenTo(chart) {
     return Math.max(MARGIN.left, Math.min(event.clientX - box.left, box.width - MARGIN.right));
   };
   svg.addEventListener("pointerdown", (event) => {
-    // A finger that moves reads values; the buttons zoom.
+    // Only a mouse selects a range: a finger that moves reads values, and the buttons zoom.
     if (event.pointerType === "mouse" && event.button === 0) pressedAt = pixel(event);
     chart.hoverAt(chart.toX(pixel(event)));
   });
@@ -37,13 +37,13 @@ function listenTo(chart) {
   svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && chart.hoverAt(null));
   svg.addEventListener("dblclick", () => chart.setZoom(null));
   svg.addEventListener("blur", () => chart.hoverAt(null));
-  svg.addEventListener("keydown", (event) => press(chart, event));
+  svg.addEventListener("keydown", (event) => handleKey(chart, event));
 }
 
-function press(chart, event) {
-  const acts = {
-    ArrowLeft: () => hoverBeside(chart, -1),
-    ArrowRight: () => hoverBeside(chart, 1),
+function handleKey(chart, event) {
+  const actions = {
+    ArrowLeft: () => hoverNext(chart, -1),
+    ArrowRight: () => hoverNext(chart, 1),
     "+": () => chart.zoomBy(0.5),
     "-": () => chart.zoomBy(2),
     0: () => chart.setZoom(null),
@@ -52,16 +52,16 @@ function press(chart, event) {
       chart.setZoom(null);
     },
   };
-  if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
-  acts[event.key]();
+  actions[event.key]();
 }
 
-/** The next position to the left or right of the one that is read, a hundredth of the picture on at least. */
-function hoverBeside(chart, direction) {
+/** Moves the hover to the next position to the left (-1) or right (1), by at least 1% of the width of the chart. */
+function hoverNext(chart, direction) {
   const [first, last] = chart.range, from = chart.hoverX ?? (direction > 0 ? first : last);
   const step = (direction * (last - first)) / 100;
-  const beside = chart.positions().filter((x) => (x - from) * direction > 0).sort((a, b) => (a - b) * direction);
-  const far = beside.find((x) => (x - from - step) * direction >= 0);
-  if (beside.length) chart.hoverAt(far ?? beside[beside.length - 1]);
+  const candidates = chart.positions().filter((x) => (x - from) * direction > 0).sort((a, b) => (a - b) * direction);
+  const next = candidates.find((x) => (x - from - step) * direction >= 0);
+  if (candidates.length) chart.hoverAt(next ?? candidates[candidates.length - 1]);
 }

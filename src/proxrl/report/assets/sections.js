@@ -1,15 +1,15 @@
 "use strict";
-// The sections of the page, each a function from the document to elements. Text only ever enters as text.
+// The sections of the page: functions that turn the data into elements. Text is only inserted as text, never as HTML.
 
-const COLOURS = 8;
+const COLORS = 8;
 const STATES = ["running", "finished", "stopped", "failed"];
 const EVALUATION_NOTE =
-  "Deterministic plays the most likely action, stochastic samples as in training. Mean ± standard deviation over episodes; " +
-  "a dot is an episode, the bar their mean.";
+  "Deterministic: the most likely action. Stochastic: sampled actions, as in training. Return: mean ± standard deviation over " +
+  "episodes. Each dot is an episode; the bar is their mean.";
 const PUBLISHED_NOTE =
-  "Ours is the mean return of the last 100 training episodes, ± the standard deviation over seeds where there are several. " +
-  "The others are as their authors publish them, after the steps in the table. Compare rows of equal steps only, and a few " +
-  "seeds with caution.";
+  "ProxRL: mean return of the last 100 training episodes, ± the standard deviation over seeds if there are several. " +
+  "The other rows are as published by their authors, after the steps in the table. Compare only rows with equal steps, and " +
+  "be careful with few seeds.";
 
 function element(name, attributes = {}, text = null) {
   const made = document.createElement(name);
@@ -18,7 +18,7 @@ function element(name, attributes = {}, text = null) {
   return made;
 }
 
-/** Cells are text, elements, or null; columns named in `numeric` are set flush right. */
+/** Cells are text, elements or null. The columns with an index in `numeric` are right-aligned. */
 function table(headings, rows, numeric = []) {
   const made = element("table"), head = element("tr"), body = element("tbody");
   const cell = (kind, content, column) => {
@@ -42,7 +42,7 @@ function badge(state) {
   return element("span", { class: `badge ${STATES.includes(state) ? state : "new"}` }, state);
 }
 
-/** Environment → label → runs: those that differ in the seed alone stand together. */
+/** Returns environment → label → runs, so that runs that differ only in the seed are together. */
 function groupsOf(runs) {
   const groups = new Map();
   for (const run of runs) {
@@ -54,19 +54,11 @@ function groupsOf(runs) {
   return groups;
 }
 
-/** A label has the same colour in all charts, and keeps it when others come; beyond the eighth they come again, dashed. */
-function colourOf(labels, label) {
+/** Returns the CSS classes of a label: equal in all charts, and stable when labels are added. After eight, colors repeat, dashed. */
+function colorOf(labels, label) {
   if (!labels.includes(label)) labels.push(label);
   const index = labels.indexOf(label);
-  return `c${index % COLOURS}${index >= COLOURS ? " dashed" : ""}`;
-}
-
-function known(values) {
-  return values.filter((value) => typeof value === "number");
-}
-
-function meanOf(values) {
-  return known(values).length ? meanAndDeviation(known(values)).mean : null;
+  return `c${index % COLORS}${index >= COLORS ? " dashed" : ""}`;
 }
 
 function runName(run) {
@@ -77,7 +69,7 @@ function stepsText(done, planned) {
   return formatShort(done) + (done < planned ? ` of ${formatShort(planned)}` : "");
 }
 
-/** One card for each environment and name: how far it is, and the numbers one looks for first. */
+/** Returns a card for each environment and name, with its progress and main numbers. */
 function overviewCards(runs) {
   const cards = [];
   for (const [env, names] of groupsOf(runs)) {
@@ -88,13 +80,13 @@ function overviewCards(runs) {
       const steps = members.reduce((sum, run) => sum + run.step, 0);
       const planned = members.reduce((sum, run) => sum + (run.planned_steps || run.step), 0);
       const progress = element("progress", { max: Math.max(planned, 1), value: steps, "aria-label": "progress" });
-      const returns = known(members.map((run) => run.mean_return));
+      const returns = numbersIn(members.map((run) => run.mean_return));
       const spread = returns.length > 1 ? meanAndDeviation(returns).deviation : null;
       const numbers = element("dl", { class: "numbers" });
       const each = members.length > 1 ? ` (mean of ${members.length} seeds)` : "";
       for (const [name, value, note] of [
         ["return", formatSpread(meanOf(returns), spread), `of the last 100 training episodes${each}`],
-        ["best", formatNumber(meanOf(members.map((run) => run.best_return))), `highest mean return so far${each}`],
+        ["best", formatNumber(meanOf(members.map((run) => run.best_return))), `highest mean return of training so far${each}`],
         ["steps", stepsText(steps / members.length, planned / members.length), `agent steps${each}`],
         ["time", formatTime(meanOf(members.map((run) => run.seconds))), `spent training${each}`],
         ["steps/s", formatNumber(meanOf(members.map((run) => run.steps_per_second)), 3), `of the last session${each}`],
@@ -120,31 +112,31 @@ function runsTable(runs, age) {
   return table(headings, rows, [2, 4, 5, 6, 7, 8]);
 }
 
-/** A dot for each episode, on one scale for all strips of an environment. */
+/** Draws a dot for each episode. All strips of an environment have the same scale. */
 function dotStrip(returns, low, high) {
   const width = 220, height = 26, svg = svgElement("svg", { class: "strip", viewBox: `0 0 ${width} ${height}`, role: "img" });
   svg.setAttribute("aria-label", `returns of ${returns.length} episodes from ${formatNumber(low)} to ${formatNumber(high)}`);
-  const place = (value) => (high > low ? 6 + ((value - low) / (high - low)) * (width - 12) : width / 2);
+  const toX = (value) => (high > low ? 6 + ((value - low) / (high - low)) * (width - 12) : width / 2);
   svgElement("line", { x1: 6, x2: width - 6, y1: height / 2, y2: height / 2 }, svg);
-  const beside = new Map();
+  const dotsAt = new Map();
   for (const value of returns) {
-    const x = Math.round(place(value) / 4) * 4, before = beside.get(x) || 0;
-    beside.set(x, before + 1);
+    const x = Math.round(toX(value) / 4) * 4, before = dotsAt.get(x) || 0;
+    dotsAt.set(x, before + 1);
     const y = height / 2 + (before % 2 ? 1 : -1) * Math.min(Math.ceil(before / 2) * 3, 9);
-    const dot = svgElement("circle", { cx: place(value).toFixed(1), cy: y, r: 3.2 }, svg);
+    const dot = svgElement("circle", { cx: toX(value).toFixed(1), cy: y, r: 3.2 }, svg);
     svgElement("title", {}, dot).textContent = formatNumber(value, 6);
   }
-  const mean = place(meanAndDeviation(returns).mean);
+  const mean = toX(meanAndDeviation(returns).mean);
   svgElement("line", { class: "mean", x1: mean, x2: mean, y1: 1, y2: height - 1 }, svg);
   return svg;
 }
 
-/** One entry for each checkpoint and kind of play. */
+/** Returns an entry for each checkpoint and kind of evaluation. */
 function scoresOf(run) {
-  return Object.entries(run.evaluations || {}).flatMap(([checkpoint, kept]) =>
-    ["deterministic", "stochastic"].filter((kind) => kept[kind]).map((kind) => ({
-      ...kept[kind], kind, run, old: kept.step !== run.step,
-      checkpoint: `${checkpoint}, step ${Number(kept.step).toLocaleString("en")}`,
+  return Object.entries(run.evaluations || {}).flatMap(([checkpoint, saved]) =>
+    ["deterministic", "stochastic"].filter((kind) => saved[kind]).map((kind) => ({
+      ...saved[kind], kind, run, old: saved.step !== run.step,
+      checkpoint: `${checkpoint}, step ${Number(saved.step).toLocaleString("en")}`,
     })));
 }
 
@@ -175,7 +167,7 @@ function publishedParts(data) {
     const theirs = data.published[env] || [];
     if (!theirs.length) continue;
     const ours = [...names].map(([label, runs]) => {
-      const returns = known(runs.map((run) => run.mean_return)), steps = Math.min(...runs.map((run) => run.step));
+      const returns = numbersIn(runs.map((run) => run.mean_return)), steps = Math.min(...runs.map((run) => run.step));
       const count = `${returns.length} seed${returns.length === 1 ? "" : "s"}`;
       const text = formatSpread(meanOf(returns), returns.length > 1 ? meanAndDeviation(returns).deviation : null, 5);
       return [element("b", {}, `ProxRL, ${label} (${count})`), text, steps.toLocaleString("en")];
