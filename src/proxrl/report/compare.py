@@ -91,7 +91,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[str | Path], runs_dir: str | Path = RUNS_DIR) -> Comparison:
-    """Compare all runs that `runs` stand for, see `find_runs`, by their names, in every environment on which they were trained."""
+    """Compare the names of all runs that `runs` stand for, see `find_runs`, in every environment on which they were trained."""
     groups = group_runs(runs, runs_dir)
     names = list(groups)
     summaries = [summary for by_env in groups.values() for group in by_env.values() for summary in group]
