@@ -54,7 +54,7 @@ def test_every_core_and_continuous_detail_is_listed() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_flag_in_the_documentation_exists(page: Path) -> None:
     parsers = map(make_parser, command_names())
-    known = {option for parser in parsers for action in parser._actions for option in action.option_strings} | {"--version"}
+    known = {flag for parser in parsers for flag in parser.flags()} | {"--version"}
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*[a-z])", page.read_text()))
     assert named <= known | OTHERS
 

@@ -1,4 +1,4 @@
-"""The command line. `dispatch` reads the command; each command has a file of its name with its flags and the call it makes."""
+"""The command line. `dispatch` selects the command; each command has a file of its own, which defines its flags and runs it."""
 
 from proxrl.cli.dispatch import command_names, main, make_parser
 

@@ -1,4 +1,4 @@
-"""`proxrl bench`"""
+"""`proxrl bench`: how fast this machine trains."""
 
 import json
 from dataclasses import asdict
@@ -13,21 +13,23 @@ if TYPE_CHECKING:
     from proxrl.bench import Speed
     from proxrl.config import Config
 
-USAGE = "proxrl bench ENV [flags]"
 DESCRIPTION = """\
-Train for some seconds in a folder that is thrown away, and say how fast it went and where the time was spent.
+Train for some seconds in a temporary folder, and print the speed and where time was spent.
 
   proxrl bench CartPole-v1
   proxrl bench HalfCheetah-v4 --num-envs 8 --rollout-steps 256
   mpirun -n 2 proxrl bench PongNoFrameskip-v4
 
-All settings of 'proxrl train' can be given. Shares are of the first rank's time; communication includes waiting for other ranks.
+All settings of 'proxrl train' are accepted. Shares are of the time of rank 0; communication
+includes waiting for other ranks.
 """
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="N", help="how long, after one iteration (default 10)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="X", help="seconds to measure, after one warm-up iteration (default 10)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     add_run_settings(parser)
 
 
@@ -40,11 +42,12 @@ def run(options: dict[str, Any]) -> int:
     env, resolved = resolve_settings(options, None)
     speed = bench(resolved.config, seconds, env)
     if launched().rank == 0 or resolved.config.world == "solo":
-        print(json.dumps(asdict(speed) | {"rest": speed.rest}) if as_json else described(resolved.config, speed))
+        print(json.dumps(asdict(speed) | {"rest": speed.rest}) if as_json else as_text(resolved.config, speed))
     return 0
 
 
-def described(config: "Config", speed: "Speed") -> str:
+def as_text(config: "Config", speed: "Speed") -> str:
+    """Return the sizes of the run, its speed, and the share of time of each part."""
     ranks = "1 rank" if speed.ranks == 1 else f"{speed.ranks} ranks"
     sizes = f"{config.num_envs} envs ({config.vector}) x {config.rollout_steps} steps"
     update = f"{config.epochs} epochs x {config.num_minibatches} minibatches of {config.minibatch_size:,}"

@@ -1,4 +1,4 @@
-"""`proxrl compare`"""
+"""`proxrl compare`: the returns of several runs side by side."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from proxrl.report.compare import Comparison, Estimate
 
 DESCRIPTION = """\
-Returns of runs side by side with published ones, and aggregate scores by rliable with 95% intervals.
+Compare the returns of runs with each other and with published results, and print rliable's
+aggregate scores with 95% intervals.
 
   proxrl compare runs
   proxrl compare runs/CartPole-v1/ppo runs/CartPole-v1/wide --out compare.svg
 
-Runs of one name contend together. In the aggregates 0 is the untrained policy and 1 the published return (the middle one of
-several; where there is none, the best mean of those compared). IQM: the mean of the middle half of all scores. Optimality gap:
-how far scores stay below 1. Probability of improvement: how often a run of one is better than a run of the other.
+Runs of the same name form one group. Scores are scaled so that 0 is the untrained policy and 1 the
+published return (the median of several; without any, the best mean of the runs compared).
+IQM: mean of the middle half of all scores. Optimality gap: how far scores stay below 1.
+Probability of improvement: how often a run of one group is better than a run of another.
 """
 
 
@@ -29,9 +31,9 @@ def add_arguments(parser: Parser) -> None:
         type=Path,
         default=Path("compare.png"),
         metavar="FILE",
-        help="chart to write: PNG, SVG or PDF (default compare.png)",
+        help="chart to write, as PNG, SVG or PDF (default compare.png)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, and write no chart")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text, and write no chart")
 
 
 def run(options: dict[str, Any]) -> int:
@@ -63,16 +65,16 @@ def print_returns(comparison: "Comparison") -> None:
         row = [task.env]
         for name in comparison.names:
             values = task.returns.get(name, ())
-            spread = f" ± {np.std(values):,.2f}" if len(values) > 1 else ""  # of one seed it would say nothing
+            spread = f" ± {np.std(values):,.2f}" if len(values) > 1 else ""  # one seed has no spread
             row.append(f"{np.mean(values):,.2f}{spread} ({len(values)})" if values else "-")
         row.append("-" if task.reference is None else task.reference.figure())
         rows.append(row)
     kind = (
-        "evaluation return of the last step"
+        "evaluation return of the last checkpoint"
         if comparison.scored_by == "evaluation"
-        else "return of the last training episodes (100 at most)"
+        else "return of the last training episodes (at most 100)"
     )
-    print(f"Mean {kind} ± deviation over seeds (seeds)")
+    print(f"Mean {kind} ± standard deviation over seeds (number of seeds)")
     print_table(["environment", *comparison.names, "published"], rows, numbers=[*comparison.names, "published"])
 
 
@@ -81,13 +83,13 @@ def print_aggregates(comparison: "Comparison") -> None:
 
     print("Aggregate score [95% interval]")
     titles = list(AGGREGATES.values())
-    rows = [[name, *(shown(found[name]) for found in comparison.aggregates.values())] for name in comparison.names]
+    rows = [[name, *(interval(estimates[name]) for estimates in comparison.aggregates.values())] for name in comparison.names]
     print_table(["", *titles], rows, numbers=titles)
     if comparison.improvement:
         print("\nProbability of improvement [95% interval]")
         for (better, other), estimate in comparison.improvement.items():
-            print(f"{better} over {other}: {shown(estimate)}")
+            print(f"{better} over {other}: {interval(estimate)}")
 
 
-def shown(estimate: "Estimate") -> str:
+def interval(estimate: "Estimate") -> str:
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

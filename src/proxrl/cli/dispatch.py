@@ -1,4 +1,4 @@
-"""The command line: words in, calls out. What a command takes and does is in the file of its name beside this one."""
+"""Select the command, run it, and turn errors into one line and an exit code. Each command is in the file of its name."""
 
 import difflib
 import importlib
@@ -11,27 +11,27 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from proxrl import __version__
-from proxrl.cli.parser import HelpFormatter, Parser
+from proxrl.cli.parser import Parser
 from proxrl.errors import ProxRLError
 from proxrl.world.launcher import launched, should_report
 
 COMMANDS = {
     "train": {
         "train": "train on an environment, or resume",
-        "tune": "look for better settings by trial",
-        "check": "say what in an environment would spoil training",
-        "bench": "measure how fast this machine trains, and where the time goes",
-        "envs": "families of environments and how to install them",
+        "tune": "search for better settings",
+        "check": "find problems of an environment that would spoil training",
+        "bench": "measure how fast this machine trains, and where time is spent",
+        "envs": "list families of environments and how to install them",
     },
     "look": {
-        "eval": "play episodes with a trained policy and report the return",
-        "play": "watch a trained policy in a window",
-        "record": "write episodes of a trained policy to a video",
-        "runs": "list runs and how they stand",
+        "eval": "play episodes with a trained policy and print the return",
+        "play": "show a trained policy in a window",
+        "record": "record a video of a trained policy",
+        "runs": "list runs with their progress and returns",
         "plot": "draw learning curves",
-        "compare": "put runs side by side, with published returns",
+        "compare": "compare the returns of runs with each other and with published ones",
         "report": "write one HTML page about runs",
-        "watch": "show that page live while runs train",
+        "watch": "serve that page live while runs train",
     },
     "share": {
         "export": "write the policy as one ONNX or torch.export file, with a model card",
@@ -44,39 +44,36 @@ def command_names() -> list[str]:
 
 
 def make_parser(name: str) -> Parser:
-    """Of one command; only its own file is imported, so that help and mistyped flags answer at once."""
+    """Return the parser of one command. Only that command's file is imported, so that help and typing errors answer at once."""
     command = command_module(name)
-    parser = Parser(
-        prog=f"proxrl {name}",
-        usage=getattr(command, "USAGE", None),
-        description=command.DESCRIPTION,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(name, command.DESCRIPTION)
     command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    last = parser.add_group("help") if parser.groups else parser
+    last.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    last.add_argument("-h", "--help", action="help", help="show this text")
     return parser
 
 
 def command_module(name: str) -> ModuleType:
+    """Import the file of a command."""
     return importlib.import_module(f"proxrl.cli.{name}")
 
 
 def overview() -> str:
-    """What `proxrl --help` prints."""
+    """Return the text of `proxrl --help`."""
     width = max(map(len, command_names()))
     lines = ["usage: proxrl COMMAND ...", "", "Proximal Policy Optimization you can read in one sitting."]
     for heading, commands in COMMANDS.items():
         lines += ["", f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in commands.items())]
-    return "\n".join([*lines, "", "proxrl COMMAND --help tells all of a command; proxrl --version the version."])
+    return "\n".join([*lines, "", "'proxrl COMMAND --help' describes a command, 'proxrl --version' prints the version."])
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 done, 1 unexpected error, 2 bad input, 128 + n stopped by signal n."""
+    """Run a command and return the exit code: 0 done, 1 unexpected error, 2 bad input, 128 + n stopped by signal n."""
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a pipe on Windows can't say "±", and that is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # a pipe on Windows may not be able to encode "±"
             stream.reconfigure(errors="replace")
     try:
         code = dispatch(words)
@@ -90,10 +87,10 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"proxrl: error: {rank}{' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("proxrl: interrupted; the last checkpoint is as it was", file=sys.stderr)
+        print("proxrl: interrupted; the last checkpoint is unchanged", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone; without this, Python would complain about it at exit.
+        # The reader of our output has closed the pipe; without this, Python would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -105,11 +102,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def is_solo(words: Sequence[str]) -> bool:
-    """Whether the ranks of a launcher are to train alone, each of them speaking for itself."""
+    """Return whether each rank of a launcher trains alone and reports its own errors."""
     return "--world=solo" in words or ("--world", "solo") in itertools.pairwise(words)
 
 
 def dispatch(words: Sequence[str]) -> int:
+    """Run the command that the first word names, with the other words as its arguments."""
     name, rest = (words[0], words[1:]) if words else ("--help", ())
     if name in ("--help", "-h"):
         print(overview())

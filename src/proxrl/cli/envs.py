@@ -1,10 +1,10 @@
-"""`proxrl envs`"""
+"""`proxrl envs`: the supported families of environments."""
 
 from typing import Any
 
 from proxrl.cli.parser import Parser
 
-DESCRIPTION = "What can be trained on, and what is to be installed for it."
+DESCRIPTION = "List the families of environments, with their presets and how to install them."
 
 
 def add_arguments(parser: Parser) -> None:

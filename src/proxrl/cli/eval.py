@@ -1,17 +1,23 @@
-"""`proxrl eval`"""
+"""`proxrl eval`: the return of a trained policy."""
 
 import json
 from typing import Any
 
 from proxrl.cli.parser import Parser, add_player
 
-DESCRIPTION = "Deterministic and stochastic return of a run, with frozen statistics and equal quotas per environment."
+DESCRIPTION = """\
+Play deterministic and stochastic episodes with a trained policy, and print the return of each kind.
+Normalization statistics are frozen, and all environments play equally many episodes.
+
+  proxrl eval runs/CartPole-v1/ppo/seed1
+  proxrl eval CartPole-v1 --checkpoint best --episodes 100
+"""
 
 
 def add_arguments(parser: Parser) -> None:
     add_player(parser)
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="episodes of each kind (default 20)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(options: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""`proxrl export`"""
+"""`proxrl export`: the policy as one file that runs without ProxRL."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 from proxrl.cli.parser import Parser, add_checkpoint
 
 DESCRIPTION = """\
-The policy of a run as one file that needs no ProxRL: observations as the environment gives them in, its actions out.
-A model card (README.md) and the settings lie beside it: a folder as model hubs take it. Nothing is uploaded.
+Write the policy of a run to one file that runs without ProxRL: it takes the environment's
+observations and returns actions. A model card (README.md) and the settings are written beside it,
+in the layout of model hubs. Nothing is uploaded.
 
   proxrl export runs/CartPole-v1/ppo/seed1
   proxrl export runs/CartPole-v1/ppo/seed1 --format pt2 --checkpoint best --out cartpole
@@ -17,15 +18,15 @@ A model card (README.md) and the settings lie beside it: a folder as model hubs 
 def add_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument(
-        "--format", choices=["onnx", "pt2"], default="onnx", help="ONNX, or torch.export's own format (default onnx)"
+        "--format", choices=["onnx", "pt2"], default="onnx", help="ONNX, or the format of torch.export (default onnx)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: export in the run's)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: export in the run folder)")
     parser.add_argument(
         "--episodes",
         type=int,
         default=20,
         metavar="N",
-        help="episodes for the card's scores if the run keeps none for this checkpoint (default 20; 0 leaves them out)",
+        help="episodes for the scores on the card if this checkpoint was not evaluated yet; 0: no scores (default 20)",
     )
 
 

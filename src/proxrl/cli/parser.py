@@ -1,25 +1,49 @@
-"""How flags are read and shown, the same for all commands."""
+"""How all commands read their flags and print their help. Only documented parts of argparse are used."""
 
 import argparse
 import difflib
 import shutil
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from proxrl.config.flags import Group
 from proxrl.errors import ProxRLError
 from proxrl.runs.folder import RUNS_DIR
 
+HELP_COLUMN, MOST_COLUMNS = 34, 120
+
 
 class Parser(argparse.ArgumentParser):
-    """Answers a wrong word with one line instead of the whole usage."""
+    """An argparse parser whose errors are one line and whose help has one short entry per flag."""
+
+    def __init__(self, command: str, description: str) -> None:
+        self.actions: list[argparse.Action] = []  # those outside of groups
+        self.groups: dict[str, ArgumentGroup] = {}  # by heading
+        super().__init__(prog=f"proxrl {command}", description=description, allow_abbrev=False, add_help=False)
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        self.actions.append(action)
+        return action
+
+    def add_group(self, heading: str) -> "ArgumentGroup":
+        """Add a section of the help; use it instead of `add_argument_group`, which does not remember its arguments."""
+        self.groups[heading] = ArgumentGroup(self.add_argument_group(heading))
+        return self.groups[heading]
+
+    def flags(self) -> list[str]:
+        """Return the spelling of every flag."""
+        actions = [*self.actions, *(action for group in self.groups.values() for action in group.actions)]
+        return [flag for action in actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        raise ProxRLError(f"{message} ('{self.prog} --help' lists what there is)")
+        raise ProxRLError(f"{message} ('{self.prog} --help' lists all arguments)")
 
     def check_flags(self, words: Sequence[str]) -> None:
-        """Name the nearest flag for one that does not exist; argparse would only say that it does not."""
-        known = [option for action in self._actions for option in action.option_strings]
+        """Raise an error that suggests the nearest flag for one that does not exist."""
+        known = self.flags()
         for word in words:
             name = word.partition("=")[0]
             if word.startswith("--") and name not in known:
@@ -27,11 +51,64 @@ class Parser(argparse.ArgumentParser):
                 hint = f"; did you mean {nearest[0]}?" if nearest else ""
                 raise ProxRLError(f"there is no flag {name}{hint} ('{self.prog} --help' lists them)")
 
+    def format_usage(self) -> str:
+        return " ".join(["usage:", self.prog, *map(_invocation, self.positionals()), "[flags]"]) + "\n"
+
+    def format_help(self) -> str:
+        flags = [action for action in self.actions if action.option_strings]
+        groups = {heading: group.actions for heading, group in self.groups.items()}
+        sections = {"arguments": self.positionals(), "flags": flags, **groups}
+        width = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
+        column = min(HELP_COLUMN, 4 + max(len(_invocation(action)) for section in sections.values() for action in section))
+        texts = []
+        for heading, section in sections.items():
+            if section:
+                texts.append(f"{heading}:\n" + "".join(_entry(action, column, width) for action in section))
+        return "\n".join([self.format_usage(), str(self.description).rstrip() + "\n", *texts])
+
+    def positionals(self) -> list[argparse.Action]:
+        """Return the arguments that are given without a flag."""
+        return [action for action in self.actions if not action.option_strings]
+
+
+class ArgumentGroup:
+    """A section of a command's help, with a heading."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.actions: list[argparse.Action] = []
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        action = self._group.add_argument(*names, **options)
+        self.actions.append(action)
+        return action
+
+
+def _entry(action: argparse.Action, column: int, width: int) -> str:
+    """Return the lines of one argument: its spelling, and its meaning from `column` on, below it if the spelling is too long."""
+    spelling = f"  {_invocation(action)}"
+    text = (action.help or "").replace("(default ", "(default\N{NO-BREAK SPACE}")
+    lines = textwrap.wrap(text, max(width - column, 20), break_on_hyphens=False)
+    first = "" if len(spelling) > column - 2 or not lines else lines.pop(0)
+    rows = [f"{spelling:<{column}}{first}", *(" " * column + line for line in lines)]
+    return "".join(row.replace("\N{NO-BREAK SPACE}", " ").rstrip() + "\n" for row in rows)
+
+
+def _invocation(action: argparse.Action) -> str:
+    """Return an argument as one types it: `--[no-]flag`, `-h, --help`, `--flag NAME ...`, `[RUN ...]`."""
+    value = "|".join(map(str, action.choices)) if action.choices and action.metavar is None else str(action.metavar or "")
+    value += " ..." * (action.nargs in ("+", "*"))
+    if not action.option_strings:
+        return f"[{value}]" if action.nargs in ("?", "*") else value
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return action.option_strings[0].replace("--", "--[no-]", 1)
+    return f"{', '.join(action.option_strings)} {value}".rstrip()
+
 
 RUN_HELP = "a run folder, or ENV, ENV/NAME or ENV/NAME/seedN below the runs folder"
 
 
-def add_runs_dir(parser: Parser | argparse._ArgumentGroup) -> None:
+def add_runs_dir(parser: Group) -> None:
     """Add `--runs-dir`, which every command that writes or names runs takes."""
     parser.add_argument(
         "--runs-dir", type=Path, default=Path(RUNS_DIR), metavar="DIR", help=f"folder of all runs (default {RUNS_DIR})"
@@ -46,42 +123,28 @@ def add_run(parser: Parser) -> None:
 
 def add_runs(parser: Parser, optional: bool = False) -> None:
     """Add the argument of a command that takes several runs; if it is optional, the default is all runs."""
-    many = "*" if optional else "+"
     all_runs = " (default: all runs)" if optional else ""
-    parser.add_argument("runs", metavar="RUN", nargs=many, help=f"{RUN_HELP}; all runs below it are taken{all_runs}")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*" if optional else "+", help=f"{RUN_HELP}; all runs below it are taken{all_runs}"
+    )
     add_runs_dir(parser)
 
 
 def add_checkpoint(parser: Parser) -> None:
-    """Which policy: a run, and one of its checkpoints."""
+    """Add the arguments that select a policy: a run and one of its checkpoints."""
     add_run(parser)
     parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
 
 
 def add_player(parser: Parser) -> None:
-    """Which policy, and where and from which seed it plays."""
+    """Add the arguments that select a policy, its device and the seed of its episodes."""
     add_checkpoint(parser)
     parser.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the episodes (default: from the run's seed)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the episodes (default: derived from the run's seed)")
 
 
 def add_viewer(parser: Parser) -> None:
-    """What play and record have in common."""
+    """Add the arguments that `play` and `record` share."""
     add_player(parser)
-    parser.add_argument("--deterministic", action="store_true", help="take the likeliest actions (default: sample them)")
-    parser.add_argument("--fps", type=float, metavar="N", help="frames per second (default: the environment's own)")
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Says `--[no-]flag` once and `KEY=VALUE ...` once, where argparse repeats itself."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=min(shutil.get_terminal_size().columns, 120))
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if isinstance(action, argparse.BooleanOptionalAction):
-            return action.option_strings[0].replace("--", "--[no-]", 1)
-        return super()._format_action_invocation(action)
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
+    parser.add_argument("--deterministic", action="store_true", help="take the most likely actions (default: sample them)")
+    parser.add_argument("--fps", type=float, metavar="X", help="frames per second (default: the environment's)")

@@ -1,11 +1,12 @@
-"""`proxrl play`"""
+"""`proxrl play`: a trained policy in a window."""
 
 from typing import Any
 
 from proxrl.cli.parser import Parser, add_viewer
 
 DESCRIPTION = """\
-A trained policy in a window; Esc, Q or closing it ends. Without a display, use proxrl record.
+Show a trained policy in a window. Esc, Q or closing the window ends it. Without a display, use
+proxrl record.
 
   proxrl play runs/CartPole-v1/ppo/seed1
   proxrl play LunarLander-v3 --checkpoint best --deterministic --episodes 3

@@ -1,4 +1,4 @@
-"""`proxrl plot`"""
+"""`proxrl plot`: learning curves."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 from proxrl.cli.parser import Parser, add_runs
 
 DESCRIPTION = """\
-Learning curves of runs: a line per name, the mean over its seeds with a 95% bootstrap interval.
+Draw the learning curves of runs: one line for each name, the mean over its seeds with a 95%
+bootstrap interval.
 
   proxrl plot runs --out curves.svg
   proxrl plot runs/CartPole-v1 --metric charts/episodic_return losses/entropy --x time
@@ -17,22 +18,28 @@ Learning curves of runs: a line per name, the mean over its seeds with a 95% boo
 def add_arguments(parser: Parser) -> None:
     add_runs(parser)
     parser.add_argument(
-        "--out", type=Path, default=Path("curves.png"), metavar="FILE", help="PNG, SVG or PDF to write (default curves.png)"
+        "--out",
+        type=Path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help="file to write, as PNG, SVG or PDF (default curves.png)",
     )
     parser.add_argument(
         "--metric",
         nargs="+",
         default=["charts/episodic_return"],
         metavar="NAME",
-        help="what to draw, a row of panels for each (default charts/episodic_return)",
+        help="metrics to draw, one row of panels each (default charts/episodic_return)",
     )
-    parser.add_argument("--x", choices=["step", "time"], default="step", help="over steps, or time of training (default step)")
+    parser.add_argument(
+        "--x", choices=["step", "time"], default="step", help="horizontal axis: steps or training time (default step)"
+    )
     parser.add_argument(
         "--smoothing",
         type=float,
         default=0.03,
-        metavar="SHARE",
-        help="a point is the mean of this share of the run (default 0.03)",
+        metavar="X",
+        help="share of the run over which each point is averaged (default 0.03)",
     )
     parser.add_argument("--text", action="store_true", help="print sparklines instead of writing a file")
 

@@ -1,4 +1,4 @@
-"""`proxrl record`"""
+"""`proxrl record`: a video of a trained policy."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 from proxrl.cli.parser import Parser, add_viewer
 
 DESCRIPTION = """\
-Episodes of a trained policy as a video, in the run's videos/ or where --out says; needs no display.
+Record episodes of a trained policy as a video, in videos/ of the run folder or to --out. No display
+is needed.
 
   proxrl record runs/CartPole-v1/ppo/seed1
   proxrl record LunarLander-v3 --checkpoint best --episodes 3 --out lander.mp4
@@ -16,9 +17,11 @@ Episodes of a trained policy as a video, in the run's videos/ or where --out say
 def add_arguments(parser: Parser) -> None:
     add_viewer(parser)
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="episodes in the video (default 1)")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="end the video after so many steps")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="end the video after N steps (default: no limit)")
     parser.add_argument("--gif", action="store_true", help="write a GIF instead of an mp4")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="mp4 or GIF to write (default: a name in the run's videos/)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="mp4 or GIF to write (default: a file in videos/ of the run folder)"
+    )
 
 
 def run(options: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""`proxrl report`"""
+"""`proxrl report`: one HTML page about runs."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from proxrl.cli.parser import Parser, add_runs
 
 DESCRIPTION = """\
-One HTML page about runs: curves, evaluation, published results, video, settings, the command that repeats it.
-The page needs no network and no other file.
+Write one HTML page about runs: curves, evaluations, published results, videos, settings and the
+command that repeats each run. The page needs no network and no other file.
 
   proxrl report runs/CartPole-v1/ppo/seed1
   proxrl report runs --out all.html
@@ -17,14 +17,17 @@ The page needs no network and no other file.
 def add_arguments(parser: Parser) -> None:
     add_runs(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="page to write (default: report.html in the run's folder; of several runs, here)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="page to write (default: report.html, in the run folder or, for several runs, here)",
     )
     parser.add_argument(
         "--episodes",
         type=int,
         default=20,
         metavar="N",
-        help="episodes of each kind for a checkpoint that was not evaluated yet; 0 plays none (default 20)",
+        help="evaluation episodes of each kind for runs that were not evaluated yet; 0: no evaluation (default 20)",
     )
 
 

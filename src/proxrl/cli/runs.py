@@ -1,4 +1,4 @@
-"""`proxrl runs`"""
+"""`proxrl runs`: a list of runs."""
 
 import json
 from collections import Counter
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from proxrl.runs.status import Summary
 
 DESCRIPTION = """\
-The runs below a folder, the latest first: one line for each environment and name.
+List runs, the latest first: one line for each environment and name.
 
   proxrl runs
-  proxrl runs runs/CartPole-v1 --each
+  proxrl runs CartPole-v1 --each
 """
 
 
 def add_arguments(parser: Parser) -> None:
     add_runs(parser, optional=True)
-    parser.add_argument("--each", action="store_true", help="a line for each seed")
-    parser.add_argument("--json", action="store_true", help="print JSON, an entry for each seed")
+    parser.add_argument("--each", action="store_true", help="print one line for each seed")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text, with one entry for each seed")
 
 
 def run(options: dict[str, Any]) -> int:
@@ -49,8 +49,9 @@ def run(options: dict[str, Any]) -> int:
 
 
 def row(group: Sequence["Summary"]) -> list[str]:
-    """The seeds of one name: the fewest and the most steps, the mean of the returns, the best of the best ones. There is no best
-    before 20 episodes have finished.
+    """Return the cells of the seeds of one name: fewest and most steps, mean return, highest best return.
+
+    A run has no best return before 20 episodes have finished.
     """
     seeds = sorted(one.seed for one in group if one.seed is not None)
     steps = sorted(one.step for one in group)
@@ -71,7 +72,7 @@ def row(group: Sequence["Summary"]) -> list[str]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 5 as `1-3, 5`."""
+    """Return sorted numbers as text: 1, 2, 3, 5 as `1-3, 5`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -82,6 +83,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def age(seconds: float) -> str:
+    """Return a time span in its largest whole unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

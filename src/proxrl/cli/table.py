@@ -1,11 +1,11 @@
-"""Columns for a person: as wide as the terminal, or as wide as they are in a pipe."""
+"""Tables as wide as the terminal; in a pipe, as wide as their content."""
 
 import sys
 from collections.abc import Sequence
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> None:
-    """`numbers` names the columns that are set to the right."""
+    """Print a table; the columns named in `numbers` are right-aligned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -14,7 +14,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: 
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    # A pipe has no width, and rich would break the lines at 80.
+    # In a pipe, rich would wrap lines at 80 columns.
     width = (
         None
         if sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""`proxrl train`: flags are made from the fields of Config, so there is one list of settings."""
+"""`proxrl train`: one flag for each field of `Config`, and where the run is written."""
 
 import argparse
 import dataclasses
@@ -15,28 +15,28 @@ from proxrl.world.launcher import launched
 if TYPE_CHECKING:
     from proxrl.config.resolve import Resolved
 
-USAGE = "proxrl train ENV [flags]"
 DESCRIPTION = """\
-Train PPO on an environment. The same command again resumes the run.
+Train PPO on an environment. Running the same command again resumes the run.
 
   proxrl train CartPole-v1
   proxrl train HalfCheetah-v4 --num-envs 8 --rollout-steps 256 --seed 2
   proxrl train my_package:make_env --env-kwargs difficulty=3
-  mpirun -n 8 proxrl train HalfCheetah-v4 --num-envs 64     (srun and torchrun too: docs/distributed.md)
+  mpirun -n 8 proxrl train HalfCheetah-v4 --num-envs 64    (see docs/distributed.md)
 
-Coefficients may follow a schedule, such as --clip linear:0.2:0.05 (docs/settings.md).
-Values not given come from the preset of the environment's family; --print-config shows them and their sources.
+Settings that are not given come from the preset of the environment's family, otherwise from the
+defaults below; --print-config shows them with their sources. Where a SCHEDULE is accepted, a value
+may change over the run, as in --clip linear:0.2:0.05 (docs/settings.md).
 """
 
 
 def add_arguments(parser: Parser) -> None:
-    """The settings, and what is not part of what a run is."""
+    """Add the settings of a run, and the flags that decide where and how it is written."""
     add_run_settings(parser)
-    outside = parser.add_argument_group("output")
+    outside = parser.add_group("output")
     add_runs_dir(outside)
-    outside.add_argument("--clobber", action="store_true", help="start over: delete what an earlier run of this name wrote")
-    outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and stop")
-    outside.add_argument("--wandb", action="store_true", help="log to Weights & Biases too")
+    outside.add_argument("--clobber", action="store_true", help="start over: delete the files of an earlier run of this name")
+    outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and exit")
+    outside.add_argument("--wandb", action="store_true", help="also log to Weights & Biases")
     outside.add_argument(
         "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
     )
@@ -44,22 +44,22 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_run_settings(parser: Parser) -> None:
-    """What `resolve_settings` makes a complete Config of."""
+    """Add the arguments from which `resolve_settings` makes a complete Config."""
     parser.add_argument("env", metavar="ENV", nargs="?", help=Config.__dataclass_fields__["env"].metadata["help"])
-    groups = add_settings(parser)
+    groups = add_settings(parser.add_group)
     groups["environment"].add_argument(
-        "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs of all"
+        "--envs-per-rank", type=int, metavar="N", help="environments of each rank, instead of --num-envs for all ranks"
     )
-    sources = parser.add_argument_group("where settings come from")
-    sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if not given as the first word")
+    sources = parser.add_group("where settings come from")
+    sources.add_argument("--env", dest="env_flag", metavar="ENV", help="the environment, if it is not given as an argument")
     sources.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings to start from; the config.toml of a run repeats it"
+        "--config", type=Path, metavar="FILE", help="TOML file with settings; the config.toml of a run repeats that run"
     )
-    sources.add_argument("--preset", metavar="NAME", help="settings to start from: a preset's name or a .toml file")
+    sources.add_argument("--preset", metavar="NAME", help="preset to use instead of the family's: a name or a .toml file")
 
 
 def run(options: dict[str, Any]) -> int:
-    # Imported here so that help and mistyped flags answer at once, without waiting for torch.
+    # Imported here so that help and typing errors answer without waiting for torch.
     from proxrl.launch import run as run_training
 
     names = ("runs_dir", "clobber", "print_config", "wandb", "tensorboard", "quiet", "debug")
@@ -74,21 +74,24 @@ def run(options: dict[str, Any]) -> int:
 
 
 def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "tuple[str, Resolved]":
-    """The environment and the complete settings, from what `add_run_settings` has read; a run below `resume_from` goes on."""
+    """Return the environment and the complete settings, from the arguments of `add_run_settings`.
+
+    `resume_from` is the folder of runs in which an earlier run would be resumed.
+    """
     from proxrl.config.resolve import resolve
     from proxrl.runs.folder import earlier_config
 
-    sources = [options.pop(name) for name in ("preset", "config", "envs_per_rank")]
-    words = [word for word in (options.pop("env"), options.pop("env_flag")) if word is not None]
-    if len(words) > 1:
-        raise ProxRLError(f"the environment is given twice, as {words[0]} and by --env {words[1]}; give it once")
-    preset, file, envs_per_rank = sources
+    preset, file, envs_per_rank = (options.pop(name) for name in ("preset", "config", "envs_per_rank"))
+    envs = [env for env in (options.pop("env"), options.pop("env_flag")) if env is not None]
+    if len(envs) > 1:
+        raise ProxRLError(f"the environment is given twice, as {envs[0]} and by --env {envs[1]}; give it once")
     earlier = functools.partial(earlier_config, resume_from) if resume_from else None
-    resolved = resolve(words[0] if words else None, options, preset, earlier, file, envs_per_rank)
-    return words[0] if words else resolved.config.env, resolved
+    resolved = resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank)
+    return envs[0] if envs else resolved.config.env, resolved
 
 
 def print_config(config: Config, sources: dict[str, str]) -> None:
+    """Print every setting as TOML, with its source as a comment."""
     from proxrl.config.parse import toml_value
 
     rows = [

@@ -1,20 +1,21 @@
-"""`proxrl watch`"""
+"""`proxrl watch`: the report page, live."""
 
 from typing import Any
 
 from proxrl.cli.parser import Parser, add_runs
 
 DESCRIPTION = """\
-The page of `proxrl report`, live: it follows running jobs and finds new ones. For this machine only; Ctrl-C ends it.
+Serve the page of proxrl report live: it follows running jobs and finds new ones. It is reachable
+from this machine only. Ctrl-C ends it.
 
   proxrl watch
-  proxrl watch runs/CartPole-v1 --port 8000
+  proxrl watch CartPole-v1 --port 8000
 """
 
 
 def add_arguments(parser: Parser) -> None:
     add_runs(parser, optional=True)
-    parser.add_argument("--port", type=int, metavar="N", help="port on 127.0.0.1 (default 8265, or the next that is free)")
+    parser.add_argument("--port", type=int, metavar="N", help="port on 127.0.0.1 (default: 8265, or the next free one)")
 
 
 def run(options: dict[str, Any]) -> int:

@@ -1,45 +1,61 @@
-"""A command-line flag for each field of `Config`, so that there is one list of settings."""
+"""A command-line flag for each field of `Config`, so that settings are listed in one place."""
 
 import argparse
 import dataclasses
-from collections.abc import Collection
-from typing import Any, get_args, get_origin
+from collections.abc import Callable, Collection
+from typing import Any, Protocol, get_args, get_origin
 
-from proxrl.config.config import OFF, Config, choices_of, field_types, flag
+from proxrl.config.config import Config, field_types
+from proxrl.config.fields import OFF, choices_of, flag
+from proxrl.config.schedule import Schedule
 
 
-def add_settings(parser: argparse.ArgumentParser, left_out: Collection[str] = ()) -> dict[str, argparse._ArgumentGroup]:
-    """One flag for each field of Config, under its group's heading."""
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    kinds = field_types()
+class Group(Protocol):
+    """Anything that arguments can be added to: an argparse parser, or a group of one, whose class argparse keeps private."""
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
+
+
+def add_settings(add_group: Callable[[str], Group], left_out: Collection[str] = ()) -> dict[str, Group]:
+    """Add one flag for each field of Config, in groups that `add_group` makes from their headings."""
+    groups: dict[str, Group] = {}
     for spec in dataclasses.fields(Config):
         if spec.name == "env" or spec.name in left_out:
             continue
         heading = spec.metadata["group"]
-        group = groups.setdefault(heading, parser.add_argument_group(heading) if heading not in groups else groups[heading])
-        options: dict[str, Any] = {"dest": spec.name, "default": argparse.SUPPRESS}
-        kind, default = kinds[spec.name], spec.default
-        if kind is bool:
-            options["action"] = argparse.BooleanOptionalAction
-        elif choices_of(kind):
-            options |= {"choices": choices_of(kind), "metavar": "|".join(choices_of(kind))}
-        else:
-            kinds_of = {kind, *get_args(kind)}
-            origins = {get_origin(option) for option in kinds_of}
-            options["metavar"] = "KEY=VALUE" if dict in origins else "NAME" if kinds_of & {str, tuple[str, ...]} else "N"
-            if origins & {tuple, dict}:
-                options["nargs"] = "+"
-            if dict in origins:
-                options["action"] = "extend"  # given twice, both count
-        group.add_argument(flag(spec.name), help=f"{spec.metadata['help']}{_shown_default(default)}", **options)
+        if heading not in groups:
+            groups[heading] = add_group(heading)
+        text = spec.metadata["help"] + _default(spec.default, spec.metadata["off"])
+        options = _options(field_types()[spec.name], spec.metadata["imported"])
+        groups[heading].add_argument(flag(spec.name), dest=spec.name, default=argparse.SUPPRESS, help=text, **options)
     return groups
 
 
-def _shown_default(default: Any) -> str:
-    if isinstance(default, tuple):
-        return f" (default {' '.join(map(str, default))})"
+def _options(kind: Any, imported: bool) -> dict[str, Any]:
+    """Return the argparse options of a flag whose field has this type. Values stay text; `parse_value` converts them."""
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if choices_of(kind):
+        return {"choices": choices_of(kind), "metavar": "|".join(choices_of(kind))}
+    kinds = {kind, *get_args(kind)}
+    origins = {get_origin(option) for option in kinds}
+    if dict in origins:
+        return {"metavar": "KEY=VALUE", "nargs": "+", "action": "extend"}  # if given twice, both count
+    several = {"nargs": "+"} if tuple in origins else {}
+    if imported:
+        return {"metavar": "NAME"}
+    if Schedule in kinds:
+        return {"metavar": "X|SCHEDULE"}
+    return {"metavar": "NAME" if kinds & {str, tuple[str, ...]} else "X" if float in kinds else "N", **several}
+
+
+def _default(default: Any, off: str) -> str:
+    if default is dataclasses.MISSING:
+        return ""
     if default is None:
-        return f" (default {OFF})"
+        return f" (default {OFF}: {off})" if off else f" (default {OFF})"
     if isinstance(default, bool):
         return f" (default {'on' if default else 'off'})"
-    return "" if default is dataclasses.MISSING else f" (default {default})"
+    if isinstance(default, tuple):
+        return f" (default {' '.join(map(str, default))})"
+    return f" (default {default:g})" if isinstance(default, float) else f" (default {default})"

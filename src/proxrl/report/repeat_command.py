@@ -45,7 +45,7 @@ def resolve_arguments(arguments: list[str]) -> Config | None:
     """Return the settings of `proxrl train` with these arguments, or None if they are invalid."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     parser.add_argument("env")
-    add_settings(parser)
+    add_settings(parser.add_argument_group)
     try:
         options = vars(parser.parse_args(arguments))
         return resolve(options.pop("env"), options).config

@@ -1,0 +1,133 @@
+"""Checks of a `Config`. Each raises `ProxRLError` with one line that says what is wrong and what to do."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_origin
+
+from proxrl.config.fields import choices_of, flag, types_of
+from proxrl.config.schedule import Schedule
+from proxrl.errors import ProxRLError
+
+if TYPE_CHECKING:
+    from proxrl.config.config import Config
+
+
+def validate(config: "Config") -> None:
+    """Raise an error for settings that can't work, alone or together."""
+    check_ranges(config)
+    check_batch(config)
+    check_schedules(config)
+    check_networks(config)
+    check_arguments(config)
+    if config.device_ids is not None and config.device != "cuda":
+        raise ProxRLError("--device-ids are numbers of GPUs: use --device cuda with them, or leave them out")
+    if config.action_distribution == "beta" and config.std != "independent":
+        raise ProxRLError(f"--std {config.std} is for Gaussians; a Beta distribution has no standard deviation, so leave it out")
+    if not config.name or any(sign in config.name for sign in "/\\:") or config.name.startswith("."):
+        raise ProxRLError(f"--name {config.name!r} can't be a folder name; use letters, digits, '-' and '_'")
+
+
+def check_ranges(config: "Config") -> None:
+    """Raise an error for values that are out of range or not among the choices, whatever the other settings are."""
+    for spec in dataclasses.fields(config):
+        value = getattr(config, spec.name)
+        check_range(flag(spec.name), value, spec.metadata)
+        choices = choices_of(types_of(type(config))[spec.name])
+        if choices and value is not None and value not in choices:
+            raise ProxRLError(f"{flag(spec.name)} is {value!r}, but must be one of {', '.join(choices)}")
+
+
+def check_range(label: str, value: Any, metadata: Mapping[str, Any], closed: bool = False) -> None:
+    """Raise an error if a number, or one of several, is outside its range; `closed` includes the lower bound."""
+    if isinstance(value, Schedule):
+        # A schedule may end at the bound itself, as a learning rate that decays to zero does.
+        value, closed = value.ends, True
+    above, least, most = metadata.get("above"), metadata.get("least"), metadata.get("most")
+    if closed and above is not None:
+        above, least = None, above
+    for number in value if isinstance(value, tuple) else (value,):
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            continue
+        too_low = (above is not None and not number > above) or (least is not None and not number >= least)
+        if too_low or (most is not None and not number <= most) or not math.isfinite(number):
+            bounds = [f"greater than {above}"] if above is not None else []
+            bounds += [f"at least {least}"] if least is not None else []
+            bounds += [f"at most {most}"] if most is not None else []
+            raise ProxRLError(f"{label} is {number}, but must be {' and '.join(bounds) or 'a finite number'}")
+
+
+def check_batch(config: "Config") -> None:
+    """Raise an error if the batch can't be split into equal minibatches and microbatches of at least two steps."""
+    if config.batch_size < 2:
+        raise ProxRLError("a batch of one step has no standard deviation to normalize by; use more --num-envs or --rollout-steps")
+    if config.batch_size % config.num_minibatches:
+        below = range(1, math.isqrt(config.batch_size) + 1)
+        pairs = [(count, config.batch_size // count) for count in below if config.batch_size % count == 0]
+        divisors = {count for pair in pairs for count in pair} - {config.batch_size}
+        nearest = sorted(divisors, key=lambda count: abs(count - config.num_minibatches))[:3]
+        raise ProxRLError(
+            f"--num-minibatches {config.num_minibatches} does not divide the batch of {config.batch_size} steps"
+            f" (--num-envs {config.num_envs} x --rollout-steps {config.rollout_steps});"
+            f" use {' or '.join(map(str, sorted(nearest)))}"
+        )
+    if config.minibatch_size < 2:
+        raise ProxRLError(
+            f"a minibatch of one step has no standard deviation to normalize by: --num-minibatches {config.num_minibatches}"
+            f" must be at most half of the batch of {config.batch_size} steps"
+        )
+    if config.accumulate > 1 and config.minibatch_size % config.accumulate:
+        counts = [count for count in range(2, config.minibatch_size + 1) if config.minibatch_size % count == 0]
+        nearest_count = min(counts, key=lambda count: abs(count - config.accumulate))
+        raise ProxRLError(
+            f"--accumulate {config.accumulate} does not divide the minibatch of {config.minibatch_size} steps;"
+            f" use {nearest_count}"
+        )
+
+
+def check_schedules(config: "Config") -> None:
+    """Raise an error if nothing would be learned, or if a coefficient can't be adapted or computed."""
+    if config.learning_starts >= config.planned_steps:
+        raise ProxRLError(
+            f"--learning-starts {config.learning_starts} leaves none of the {config.planned_steps} steps to learn in; use fewer"
+        )
+    for name in ("adaptive_kl", "adaptive_learning_rate"):
+        # The KL divergence is measured before each optimizer step, so with a single one it is always 0 and the coefficient
+        # would grow without limit.
+        if getattr(config, name) is not None and config.epochs * config.num_minibatches == 1:
+            raise ProxRLError(f"{flag(name)} needs several steps per update to measure a KL divergence; use more --epochs")
+    if config.adaptive_kl is not None and config.kl_coef == 0:
+        raise ProxRLError("--adaptive-kl multiplies --kl-coef, which must not start at 0; use --kl-coef 1, for example")
+    config.at(0)  # a user's schedule function that fails should fail before training
+
+
+def check_networks(config: "Config") -> None:
+    """Raise an error for network settings that exclude each other."""
+    if config.trunk == "shared":
+        for name in ("policy", "value", "value_epochs", "value_learning_rate", "value_optimizer", "critic_keys"):
+            if getattr(config, name) is not None:
+                raise ProxRLError(f"{flag(name)} needs a separate value network: use --trunk separate")
+    if config.encoder is not None and config.policy is not None and config.value is not None:
+        raise ProxRLError("--encoder has no effect beside both --policy and --value, which replace it; leave it out")
+
+
+def check_arguments(config: "Config") -> None:
+    """Raise an error for keyword arguments that config.toml can't hold, or whose callable is not given."""
+    for name in ("encoder", "policy", "value", "callback", "logger"):
+        if getattr(config, f"{name}_kwargs") and getattr(config, name) is None:
+            raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given")
+    for name, kind in types_of(type(config)).items():
+        for key, value in getattr(config, name).items() if get_origin(kind) is dict else ():
+            if not _fits_toml(value):
+                raise ProxRLError(
+                    f"{flag(name)} {key}={value!r} can't be kept in config.toml, which holds text, numbers, booleans,"
+                    " lists and tables; leave it out, or set it in a callable of your own"
+                )
+
+
+def _fits_toml(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _fits_toml(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_fits_toml, value))
+    return isinstance(value, str | int | float)
