@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from disks import file_size_limit
 from proxrl.errors import ProxRLError
 from proxrl.log.jsonl import JsonlLogger
 
@@ -69,21 +69,14 @@ def test_a_new_run_removes_all_lines(tmp_path: Path) -> None:
     assert strict_lines(path)[0]["time"] < 1
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
 def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
-    import resource
-
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path)
     logger.log(1, {"a": 1.0})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
-    try:
+    with file_size_limit(path.stat().st_size + 10):
         with pytest.raises(ProxRLError, match="can't write") as error:
             logger.log(2, {"a": 1.0})
         logger.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(error.value)
     JsonlLogger(path, resume_step=5).close()
     assert [entry["step"] for entry in strict_lines(path)] == [1]

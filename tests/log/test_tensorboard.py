@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from disks import file_size_limit
 from proxrl.errors import ProxRLError
 from proxrl.log.tensorboard import TensorBoardLogger
 
@@ -52,23 +53,16 @@ def test_points_appear_while_training(tmp_path: Path, monkeypatch: pytest.Monkey
     logger.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
 def test_a_full_disk_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    import resource
-
     monkeypatch.setattr("proxrl.log.tensorboard.WRITE_SECONDS", 0.0)
     logger = TensorBoardLogger(tmp_path)
     logger.log(1, {"a": 1.0})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (sum(path.stat().st_size for path in tmp_path.iterdir()) + 10, hard))
-    try:
+    with file_size_limit(sum(path.stat().st_size for path in tmp_path.iterdir()) + 10):
         with pytest.raises(ProxRLError, match="can't write TensorBoard events") as error:
             logger.log(2, {"a": 2.0})
         logger.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(error.value)
     assert points(tmp_path, "a") == [(1, 1.0)]
     assert capfd.readouterr().err.count("Traceback") == 0

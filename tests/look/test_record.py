@@ -71,13 +71,13 @@ class FailsOnce(render_envs.Walk):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Return a function that trains a run, each only once."""
-    folder, made = tmp_path_factory.mktemp("runs"), {}
+    folder, trained_runs = tmp_path_factory.mktemp("runs"), {}
 
     def trained(env: Any, **settings: Any) -> Path:
         key = f"{env}{settings}"
-        if key not in made:
-            made[key] = train(env, folder / str(len(made)), **settings)
-        return made[key]
+        if key not in trained_runs:
+            trained_runs[key] = train(env, folder / str(len(trained_runs)), **settings)
+        return trained_runs[key]
 
     return trained
 

@@ -120,30 +120,8 @@ class VideoWriter:
             self._errors = None
 
     def _open(self, width: int, height: int) -> None:
-        source = [
-            "-f",
-            "rawvideo",
-            "-vcodec",
-            "rawvideo",
-            "-s",
-            f"{width}x{height}",
-            "-pix_fmt",
-            "rgb24",
-            "-r",
-            f"{self._fps:.6f}",
-        ]
-        command = [
-            self._program,
-            "-y",
-            "-loglevel",
-            "error",
-            *source,
-            "-i",
-            "-",
-            "-an",
-            *(GIF if self._gif else MP4),
-            str(self._path),
-        ]
+        source = f"-f rawvideo -vcodec rawvideo -s {width}x{height} -pix_fmt rgb24 -r {self._fps:.6f} -i -".split()
+        command = [self._program, "-y", "-loglevel", "error", *source, "-an", *(GIF if self._gif else MP4), str(self._path)]
         # A file, since nothing reads a pipe while frames are written.
         self._errors = tempfile.TemporaryFile()
         try:

@@ -1,0 +1,1 @@
+"""Loggers and displays: where the numbers of a run go."""

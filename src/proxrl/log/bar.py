@@ -12,7 +12,7 @@ class TransientBar:
     """A text, a bar, a second text and the time elapsed, as a context manager."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
-        # A thread redraws it, so that the time goes on while a single step takes long.
+        # Redrawn by a thread, so that the elapsed time advances during a long step.
         self.output = TerminalOutput(stream, transient=True, auto_refresh=True)
         self._title = title
         self._bars: Any = None

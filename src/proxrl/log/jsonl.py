@@ -16,13 +16,13 @@ class JsonlLogger:
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
         with one_line_errors("write", path):
-            kept = _lines_up_to(path, resume_step)
-            if path.exists() and path.read_bytes() != b"".join(kept):
+            lines = _lines_up_to(path, resume_step)
+            if path.exists() and path.read_bytes() != b"".join(lines):
                 with replacing(path) as temporary:
-                    temporary.write_bytes(b"".join(kept))
+                    temporary.write_bytes(b"".join(lines))
             self._file = open(path, "ab")
         # The clock continues from the last line, so that `time` is the time spent on this run.
-        earlier = float(json.loads(kept[-1]).get("time", 0.0)) if kept else 0.0
+        earlier = float(json.loads(lines[-1]).get("time", 0.0)) if lines else 0.0
         self._started = time.perf_counter() - earlier
 
     def log(self, step: int, metrics: dict[str, float]) -> None:

@@ -26,15 +26,15 @@ def hours_minutes_seconds(seconds: int) -> str:
 class TerminalOutput:
     """Lines of text on a stream, and below them, where the stream is a terminal, one drawing that is replaced in place.
 
-    In a pipe or a log file there are only the lines, without escape codes. A closed window or pipe ends the output and nothing
-    else: the work that it reports goes on.
+    In a pipe or a log file there are only the lines, without escape codes. A closed window or pipe ends the output, but
+    not the work that it reports.
 
     Args:
         stream: Where to print, usually stdout or stderr.
         quiet: Print nothing at all.
         live: False allows lines only, even on a terminal.
         transient: Remove the drawing at the end.
-        auto_refresh: Redraw from a thread of its own, too. Without it, only calls of `draw` redraw.
+        auto_refresh: Also redraw ten times a second from a thread. Otherwise only `draw` redraws.
     """
 
     def __init__(

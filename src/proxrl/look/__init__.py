@@ -1,0 +1,1 @@
+"""Looking at a trained policy: load, evaluate, render, record and play."""

@@ -118,7 +118,8 @@ def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
 
 
 def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
-    kwargs, rest = dict(config.env_kwargs), (config.max_episode_steps, config.action_mask)
+    """Create an environment with render_mode 'rgb_array', or without the argument if its constructor does not take it."""
+    kwargs, options = dict(config.env_kwargs), (config.max_episode_steps, config.action_mask)
     source: Any = gymnasium.registry.get(env, env) if isinstance(env, str) else env
     if isinstance(source, str) and ":" in source:
         source = find_callable(source) or source
@@ -129,19 +130,19 @@ def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
     else:
         attempts = [{}]
     try:
-        made = _first_success([functools.partial(make_env, source, kwargs | attempt, *rest) for attempt in attempts])
+        single = _first_success([functools.partial(make_env, source, kwargs | attempt, *options) for attempt in attempts])
     except ProxRLError as error:
         reason = one_line(error.__cause__) if error.__cause__ else str(error)
         raise ProxRLError(
             f"{config.env} can't be rendered: it can't be created with render_mode='rgb_array' ({reason})"
         ) from error
-    if made.render_mode != RGB_ARRAY:
-        made.close()
+    if single.render_mode != RGB_ARRAY:
+        single.close()
         raise ProxRLError(
-            f"{config.env} can't be rendered: its render_mode is {made.render_mode}; let its constructor accept"
+            f"{config.env} can't be rendered: its render_mode is {single.render_mode}; let its constructor accept"
             " render_mode='rgb_array', and render() return an image [height, width, 3]"
         )
-    return made
+    return single
 
 
 def _first_success(makers: Sequence[Callable[[], gymnasium.Env]]) -> gymnasium.Env:
@@ -161,7 +162,7 @@ def _takes(function: Callable[..., Any], name: str | None) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return any(one.kind is one.VAR_KEYWORD if name is None else one.name == name for one in parameters)
+    return any(parameter.kind is parameter.VAR_KEYWORD if name is None else parameter.name == name for parameter in parameters)
 
 
 def _open_envpool(config: Config, frames: FrameBuffer, family: Family) -> RenderedEnv:

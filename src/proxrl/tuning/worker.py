@@ -61,7 +61,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """Made by the pool in place of a message when a worker process has died."""
+    """Created by the pool in place of a message when a worker process has died."""
 
     reason: str
 
