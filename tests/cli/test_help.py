@@ -8,6 +8,7 @@ import pytest
 import proxrl
 from proxrl.cli import command_names, make_parser
 from proxrl.cli.parser import Parser
+from proxrl.config import Config
 
 
 def test_spelling_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +52,16 @@ def test_help_fits_the_terminal(name: str, columns: int, monkeypatch: pytest.Mon
     assert all(len(line) <= 100 for line in str(parser.description).splitlines())
     spellings = text.replace("--[no-]", "--")
     assert all(re.search(rf"^  .*{flag}\b", spellings, re.M) for flag in parser.flags() if not flag.startswith("--no-"))
+
+
+def test_every_setting_is_listed_under_a_heading() -> None:
+    text = make_parser("train").format_help()
+    headings = ["environment", "Atari games", "algorithm", "trust region", "optimizer", "normalization", "networks"]
+    for heading in [*headings, "continuous actions", "run", "machine", "output"]:
+        assert f"\n{heading}:\n" in text
+    for name in Config.__dataclass_fields__:
+        flag = name.replace("_", "-")
+        assert name == "env" or f"--{flag}" in text or f"--[no-]{flag}" in text, name
 
 
 def test_only_documented_parts_of_argparse_are_used() -> None:

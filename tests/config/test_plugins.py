@@ -1,6 +1,5 @@
-"""Networks, callbacks, loggers and environments of a user's own, from Python and from the command line."""
+"""Custom networks, callbacks, loggers and environments, from Python and from the command line."""
 
-import functools
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import own_parts
+import plugins
 import proxrl
 from commands import assert_same_checkpoint, metrics, run
 from harness import assemble, train
-from own_parts import Doubling, Lines, TwoRooms
+from plugins import Doubling, Lines, TwoRooms
 from proxrl.build import is_small
 from proxrl.cli import main
 from proxrl.config import Config
@@ -29,7 +28,7 @@ TINY_FLAGS = ("--num-envs", "2", "--rollout-steps", "16", "--num-minibatches", "
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -45,18 +44,18 @@ def rows(count: int = 6, seed: int = 0) -> dict[str, torch.Tensor]:
 # --- networks -----------------------------------------------------------------------------------------------------------------
 
 
-def test_an_encoder_of_your_own_stands_before_both_heads() -> None:
-    policy = make_policy(Config(encoder="own_parts:make_encoder", encoder_kwargs={"width": 5}), OBS, ACTION)
-    assert type(policy.actor) is type(policy.critic) is own_parts.Encoder
+def test_a_custom_encoder_feeds_both_heads() -> None:
+    policy = make_policy(Config(encoder="plugins:make_encoder", encoder_kwargs={"width": 5}), OBS, ACTION)
+    assert type(policy.actor) is type(policy.critic) is plugins.Encoder
     assert policy.actor is not policy.critic
     assert (policy.action.in_features, policy.value.in_features) == (5, 5)
-    shared = make_policy(Config(encoder="own_parts:Encoder", trunk="shared"), OBS, ACTION)
+    shared = make_policy(Config(encoder="plugins:Encoder", trunk="shared"), OBS, ACTION)
     assert shared.critic is None
     assert shared.value.in_features == 12
 
 
-def test_whole_networks_of_your_own_are_all_there_is() -> None:
-    settings = {"policy": "own_parts:make_policy", "value": "own_parts:make_value", "policy_kwargs": {"width": 4}}
+def test_custom_policy_and_value_networks_replace_encoders_and_heads() -> None:
+    settings = {"policy": "plugins:make_policy", "value": "plugins:make_value", "policy_kwargs": {"width": 4}}
     policy = make_policy(Config(**settings), OBS, ACTION)
     prepared = policy.preprocess(rows())
     distribution, value, _ = policy(rows(), (), None)
@@ -68,27 +67,27 @@ def test_whole_networks_of_your_own_are_all_there_is() -> None:
     assert names == {"actor", "critic"}
 
 
-def test_prepared_observations_keep_their_structure() -> None:
-    seen: list[Any] = []
+def test_preprocessed_observations_keep_their_structure() -> None:
+    received: list[Any] = []
 
-    class Watching(own_parts.Encoder):
+    class Recording(plugins.Encoder):
         def forward(self, obs: Any) -> torch.Tensor:
-            seen.append(obs)
+            received.append(obs)
             return super().forward(obs)
 
-    own_parts.watching = Watching  # type: ignore[attr-defined]
-    policy = make_policy(Config(encoder="own_parts:watching", normalize_observations=True), OBS, ACTION)
+    plugins.recording = Recording  # type: ignore[attr-defined]
+    policy = make_policy(Config(encoder="plugins:recording", normalize_observations=True), OBS, ACTION)
     policy(rows(), (), None)
-    shapes = {key: tuple(leaf.shape) for key, leaf in seen[-1].items()}
-    assert shapes == {"hint": (6, 2), "room": (6, 2), "secret": (6, 3)}  # the room as one of two
+    shapes = {key: tuple(leaf.shape) for key, leaf in received[-1].items()}
+    assert shapes == {"hint": (6, 2), "room": (6, 2), "secret": (6, 3)}  # the room is one-hot encoded
     image = spaces.Dict(image=spaces.Box(0, 255, (3, 4, 4), np.uint8))
-    policy = make_policy(Config(encoder="own_parts:watching"), image, ACTION)
+    policy = make_policy(Config(encoder="plugins:recording"), image, ACTION)
     policy({"image": torch.ones(2, 3, 4, 4, dtype=torch.uint8)}, (), None)
-    assert tuple(seen[-1]["image"].shape) == (2, 3, 4, 4)
+    assert tuple(received[-1]["image"].shape) == (2, 3, 4, 4)
 
 
-def test_frozen_parameters_stay_as_they_are_and_the_rest_learns() -> None:
-    config = Config(encoder="own_parts:make_frozen", num_envs=2, rollout_steps=16, num_minibatches=2, total_steps=64)
+def test_frozen_parameters_do_not_change_and_the_others_learn() -> None:
+    config = Config(encoder="plugins:make_frozen", num_envs=2, rollout_steps=16, num_minibatches=2, total_steps=64)
     parts = assemble(config, InProcessEnvs([TwoRooms] * 2))
     encoders = {name: tensor.clone() for name, tensor in parts.policy.actor.state_dict().items()}
     heads = parts.policy.action.weight.clone()
@@ -98,28 +97,28 @@ def test_frozen_parameters_stay_as_they_are_and_the_rest_learns() -> None:
 
 
 @pytest.mark.parametrize("compute", ["auto", "autograd"])
-def test_the_actors_output_does_not_change_with_what_only_the_critic_sees(compute: str) -> None:
+def test_the_policy_does_not_depend_on_keys_that_only_the_critic_sees(compute: str) -> None:
     config = Config(actor_keys=("hint", "room"), num_envs=2, rollout_steps=32, total_steps=640, compute=compute)
     parts = assemble(config, InProcessEnvs([TwoRooms] * 2))
     train(parts)
-    here, there = rows(seed=0), rows(seed=0) | {"secret": rows(seed=9)["secret"]}
+    obs, other_obs = rows(seed=0), rows(seed=0) | {"secret": rows(seed=9)["secret"]}
     with torch.no_grad():
-        first, value, _ = parts.policy(here, (), None)
-        second, other_value, _ = parts.policy(there, (), None)
+        first, value, _ = parts.policy(obs, (), None)
+        second, other_value, _ = parts.policy(other_obs, (), None)
     assert torch.equal(first.log_probs, second.log_probs)
     assert (value - other_value).abs().max() > 1e-3
-    # Gradients neither: nothing in the actor reads the secret.
-    secret = here["secret"].clone().requires_grad_()
-    parts.policy(here | {"secret": secret}, (), None)[0].entropy().sum().backward(retain_graph=False)
+    # Nor do its gradients: nothing in the actor reads the secret.
+    secret = obs["secret"].clone().requires_grad_()
+    parts.policy(obs | {"secret": secret}, (), None)[0].entropy().sum().backward(retain_graph=False)
     assert secret.grad is None or secret.grad.abs().max() == 0
-    obs, starts = {key: leaf.numpy() for key, leaf in here.items()}, np.zeros(6, np.bool_)
-    changed = {key: leaf.numpy() for key, leaf in there.items()}
-    noise = parts.policy.head.noise(np.random.default_rng(0), 6)
-    for given in (None, noise):
-        assert np.array_equal(parts.compute.act(obs, (), starts, given)[0], parts.compute.act(changed, (), starts, given)[0])
+    arrays, changed = ({key: leaf.numpy() for key, leaf in rows.items()} for rows in (obs, other_obs))
+    starts, noise = np.zeros(6, np.bool_), parts.policy.head.noise(np.random.default_rng(0), 6)
+    for sample in (None, noise):
+        actions = [parts.compute.act(rows, (), starts, sample)[0] for rows in (arrays, changed)]
+        assert np.array_equal(*actions)
 
 
-def test_critic_keys_are_the_critics_alone() -> None:
+def test_critic_keys_restrict_the_value_only() -> None:
     policy = make_policy(Config(critic_keys=("secret",)), OBS, ACTION)
     here, there = rows(seed=0), rows(seed=9)
     with torch.no_grad():
@@ -129,8 +128,8 @@ def test_critic_keys_are_the_critics_alone() -> None:
     assert not NumpyCompute.supports(policy)
 
 
-def test_an_asymmetric_critic_explains_what_the_actor_can_not_know() -> None:
-    """Seeds 1 and 2: the gain of an episode is hidden from the actor, and is most of the returns' variance."""
+def test_an_asymmetric_critic_explains_more_variance() -> None:
+    """Seeds 1 and 2. The gain of an episode, hidden from the actor, causes most of the variance of the returns."""
     for seed in (1, 2):
         explained = {}
         for name, keys in (("asymmetric", None), ("blind", ("hint", "room"))):
@@ -147,60 +146,60 @@ def test_an_asymmetric_critic_explains_what_the_actor_can_not_know() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"policy": "own_parts:make_wrong_size"}, "gives 7 numbers per row, but Discrete(2) takes 2"),
-        ({"value": "own_parts:make_wrong_size"}, "gives 7 numbers per row, but a value is one"),
-        ({"encoder": "own_parts:make_nothing"}, "returned NoneType, but must return a torch.nn.Module"),
-        ({"encoder": "own_parts:make_failure"}, "--encoder own_parts:make_failure failed: RuntimeError: no such layer"),
-        ({"encoder": "own_parts:make_encoder", "encoder_kwargs": {"depth": 3}}, "check --encoder-kwargs depth=3"),
-        ({"encoder": "own_parts:Deaf"}, "can't read observations of"),
-        ({"encoder": "own_parts:Odd"}, "gives a tensor of shape (2,) for 2 rows"),
-        ({"value": "own_parts:Odd", "value_kwargs": {"fault": "squeeze"}}, "gives a tensor of shape () for 1 rows"),
-        ({"value": "own_parts:Odd", "value_kwargs": {"fault": "double"}}, "gives torch.float64, but must give torch.float32"),
-        ({"encoder": "own_parts:Odd", "encoder_kwargs": {"fault": "write"}}, "writes to the observations"),
-        ({"encoder": "own_parts:missing"}, "there is no such callable"),
+        ({"policy": "plugins:make_wrong_size"}, "gives 7 numbers per row, but Discrete(2) takes 2"),
+        ({"value": "plugins:make_wrong_size"}, "gives 7 numbers per row, but a value is one"),
+        ({"encoder": "plugins:make_nothing"}, "returned NoneType, but must return a torch.nn.Module"),
+        ({"encoder": "plugins:make_failure"}, "--encoder plugins:make_failure failed: RuntimeError: no such layer"),
+        ({"encoder": "plugins:make_encoder", "encoder_kwargs": {"depth": 3}}, "check --encoder-kwargs depth=3"),
+        ({"encoder": "plugins:Deaf"}, "can't read observations of"),
+        ({"encoder": "plugins:Faulty"}, "gives a tensor of shape (2,) for 2 rows"),
+        ({"value": "plugins:Faulty", "value_kwargs": {"fault": "squeeze"}}, "gives a tensor of shape () for 1 rows"),
+        ({"value": "plugins:Faulty", "value_kwargs": {"fault": "double"}}, "gives torch.float64, but must give torch.float32"),
+        ({"encoder": "plugins:Faulty", "encoder_kwargs": {"fault": "write"}}, "writes to the observations"),
+        ({"encoder": "plugins:missing"}, "there is no such callable"),
         ({"encoder": "nowhere:build"}, "there is no module 'nowhere'"),
-        ({"encoder": "own_parts"}, "or yours as module:callable"),
+        ({"encoder": "plugins"}, "or yours as module:callable"),
         ({"encoder": ":x"}, "must be module:callable"),
         ({"actor_keys": ("hint", "wind")}, "--actor-keys names wind, but the observation has the keys hint, secret, room"),
     ],
 )
-def test_networks_that_do_not_fit_are_refused_in_one_line(settings: dict[str, Any], words: str) -> None:
+def test_networks_of_the_wrong_form_are_rejected_in_one_line(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ProxRLError) as refusal:
         make_policy(Config(**settings), OBS, ACTION)
     assert words in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_keys_of_an_observation_without_keys_are_refused() -> None:
+def test_keys_are_rejected_for_observations_without_keys() -> None:
     with pytest.raises(ProxRLError, match="--critic-keys chooses keys of a Dict observation"):
         make_policy(Config(critic_keys=("a",)), spaces.Box(-1, 1, (2,), np.float32), ACTION)
 
 
-# --- from Python, and back ----------------------------------------------------------------------------------------------------
+# --- callables in config.toml -------------------------------------------------------------------------------------------------
 
 
-def test_callables_are_kept_by_name_and_found_again() -> None:
+def test_callables_are_stored_by_name_and_imported_again() -> None:
     result = proxrl.train(
-        TwoRooms, policy=own_parts.make_policy, value=own_parts.make_value, policy_kwargs={"width": 4}, **TINY, quiet=True
+        TwoRooms, policy=plugins.make_policy, value=plugins.make_value, policy_kwargs={"width": 4}, **TINY, quiet=True
     )
     written = tomllib.loads((result.path / "config.toml").read_text())
-    assert (written["policy"], written["value"]) == ("own_parts:make_policy", "own_parts:make_value")
+    assert (written["policy"], written["value"]) == ("plugins:make_policy", "plugins:make_value")
     agent = proxrl.load(result.path)
-    assert type(agent.policy.actor[0]) is own_parts.Encoder
+    assert type(agent.policy.actor[0]) is plugins.Encoder
     assert agent.act(TwoRooms.observation_space.sample()) in (0, 1)
     assert proxrl.evaluate(result.path, episodes=2).keys() == {"deterministic", "stochastic"}
 
 
-def test_a_callable_that_can_not_be_found_again_is_refused() -> None:
+def test_a_callable_that_can_not_be_imported_by_name_is_rejected() -> None:
     with pytest.raises(ProxRLError, match="can't be imported by that name"):
         proxrl.train("CartPole-v1", policy=lambda *_: None, **TINY, quiet=True)
 
 
-def test_the_command_takes_own_parts_with_their_arguments(tmp_path: Path) -> None:
-    words = ("train", "--env", "own_parts:TwoRooms", "--policy", "own_parts:make_policy", "--value", "own_parts:make_value")
+def test_the_command_accepts_networks_and_their_arguments(tmp_path: Path) -> None:
+    words = ("train", "--env", "plugins:TwoRooms", "--policy", "plugins:make_policy", "--value", "plugins:make_value")
     done = run(*words, "--policy-kwargs", "width=4", "--value-kwargs", "flat=true", *TINY_FLAGS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    evaluated = run("eval", "runs/own_parts-TwoRooms/ppo/seed1", "--episodes", "2", cwd=tmp_path)
+    evaluated = run("eval", "runs/plugins-TwoRooms/ppo/seed1", "--episodes", "2", cwd=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
     again = run(*words, "--policy-kwargs", "width=5", "--value-kwargs", "flat=true", *TINY_FLAGS, cwd=tmp_path)
     assert again.returncode == 2
@@ -218,7 +217,7 @@ def test_a_callback_is_called_between_rollout_and_update_and_at_every_iteration(
     assert [line["mine/rewards"] for line in metrics(result.path)] == [8.0, 9.0, 10.0]
 
 
-def test_what_a_callback_changes_in_the_rollout_is_what_is_learnt_from() -> None:
+def test_training_uses_the_rollout_as_changed_by_a_callback() -> None:
     plain, doubled, scaled = (
         proxrl.train("CartPole-v1", name=name, **settings, **TINY, quiet=True)
         for name, settings in (("a", {}), ("b", {"callbacks": [Doubling()]}), ("c", {"reward_scale": 2.0}))
@@ -226,10 +225,10 @@ def test_what_a_callback_changes_in_the_rollout_is_what_is_learnt_from() -> None
     losses = [[line["losses/value_loss"] for line in metrics(result.path)] for result in (plain, doubled, scaled)]
     assert losses[1] == pytest.approx(losses[2])
     assert losses[0] != pytest.approx(losses[1])
-    assert doubled.mean_return == pytest.approx(scaled.mean_return)  # returns are the environment's own
+    assert doubled.mean_return == pytest.approx(scaled.mean_return)  # returns are those of the environment
 
 
-def test_a_callback_can_stop_the_run_which_is_saved_and_resumes() -> None:
+def test_a_run_stopped_by_a_callback_is_saved_and_can_be_resumed() -> None:
     stopped = proxrl.train("CartPole-v1", callbacks=[Doubling(factor=1.0, stop=2)], **TINY, quiet=True)
     assert (stopped.finished, stopped.step) == (False, 64)
     resumed = proxrl.train("CartPole-v1", callbacks=[Doubling(factor=1.0)], **TINY, quiet=True)
@@ -237,45 +236,45 @@ def test_a_callback_can_stop_the_run_which_is_saved_and_resumes() -> None:
     assert len(metrics(resumed.path)) == 3
 
 
-def test_the_command_takes_a_callback_and_a_logger(tmp_path: Path) -> None:
-    flags = ("--callback", "own_parts:Doubling", "--callback-kwargs", "factor=3", "path=calls.txt")
-    log = ("--logger", "own_parts:Lines", "--logger-kwargs", "path=mine.txt")
+def test_the_command_accepts_a_callback_and_a_logger(tmp_path: Path) -> None:
+    flags = ("--callback", "plugins:Doubling", "--callback-kwargs", "factor=3", "path=calls.txt")
+    log = ("--logger", "plugins:Lines", "--logger-kwargs", "path=mine.txt")
     done = run("train", "CartPole-v1", *flags, *log, *TINY_FLAGS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "calls.txt").read_text().splitlines()) == 6
     lines = (tmp_path / "mine.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["32", "64", "96", "closed"]
     resumed = run("train", "CartPole-v1", *TINY_FLAGS, cwd=tmp_path)
-    assert "--callback" in resumed.stderr  # it changes what is learnt, so it is part of what the run is
+    assert "--callback" in resumed.stderr  # a callback may change what is learned, so it must not change on resume
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"callback": "own_parts:Breaking"}, "Breaking.on_rollout failed: KeyError: 'oops'"),
-        ({"callback": "own_parts:Breaking", "callback_kwargs": {"how": "nan"}}, "a callback left rewards that are not finite"),
+        ({"callback": "plugins:Breaking"}, "Breaking.on_rollout failed: KeyError: 'oops'"),
+        ({"callback": "plugins:Breaking", "callback_kwargs": {"how": "nan"}}, "a callback left rewards that are not finite"),
         (
-            {"callback": "own_parts:Breaking", "callback_kwargs": {"how": "metric"}},
+            {"callback": "plugins:Breaking", "callback_kwargs": {"how": "metric"}},
             "Breaking.on_iteration left 'mine' = 'abc' in the metrics; they must be numbers",
         ),
-        ({"clip": own_parts.bad_schedule}, "the schedule own_parts:bad_schedule failed at step 0: TypeError"),
+        ({"clip": plugins.bad_schedule}, "the schedule plugins:bad_schedule failed at step 0: TypeError"),
     ],
 )
-def test_what_fails_in_a_part_of_your_own_says_so(settings: dict[str, Any], words: str) -> None:
+def test_errors_name_the_plugin_that_failed(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ProxRLError) as failure:
         proxrl.train("CartPole-v1", **settings, **TINY, quiet=True)
     assert words in str(failure.value)
 
 
-def test_small_networks_of_your_own_use_one_thread_and_others_torchs() -> None:
-    small = make_policy(Config(encoder="own_parts:make_encoder"), OBS, ACTION)
-    wide = make_policy(Config(encoder="own_parts:make_encoder", encoder_kwargs={"width": 4096}), OBS, ACTION)
+def test_small_custom_networks_use_one_thread_and_large_ones_the_default() -> None:
+    small = make_policy(Config(encoder="plugins:make_encoder"), OBS, ACTION)
+    wide = make_policy(Config(encoder="plugins:make_encoder", encoder_kwargs={"width": 4096}), OBS, ACTION)
     assert (is_small(small, Config()), is_small(wide, Config())) == (True, False)
     wide.actor.layer = torch.nn.Conv2d(1, 1, 1)
     assert not is_small(wide, Config())
 
 
-def test_loggers_are_closed_also_where_the_run_is_refused() -> None:
+def test_loggers_are_closed_if_the_run_is_refused() -> None:
     proxrl.train("CartPole-v1", **TINY, quiet=True)
     with pytest.raises(ProxRLError, match="--clip"):
         proxrl.train("CartPole-v1", loggers=[Lines()], clip=0.3, **TINY, quiet=True)
@@ -287,13 +286,13 @@ class Unclosable(Lines):
         raise RuntimeError("stuck")
 
 
-def test_a_logger_that_can_not_be_closed_says_so_and_costs_nothing() -> None:
+def test_a_logger_that_fails_to_close_raises_after_the_run_is_saved() -> None:
     with pytest.raises(ProxRLError, match=r"Unclosable.close failed: RuntimeError: stuck"):
         proxrl.train("CartPole-v1", loggers=[Unclosable()], **TINY, quiet=True)
     assert proxrl.load("runs/CartPole-v1/ppo/seed1").step == 96
 
 
-def test_an_environment_that_has_changed_is_refused_by_evaluation_and_resuming() -> None:
+def test_an_environment_that_has_changed_is_rejected_on_evaluation_and_resume() -> None:
     result = proxrl.train(TwoRooms, **TINY, quiet=True)
     with pytest.raises(ProxRLError, match=r"the environment's observation space is Box.* but the policy was trained with Dict"):
         proxrl.evaluate(result.path, env="CartPole-v1", episodes=2)
@@ -304,7 +303,7 @@ def test_an_environment_that_has_changed_is_refused_by_evaluation_and_resuming()
             proxrl.train(TwoRooms, **other, quiet=True)
 
 
-def test_an_agent_refuses_observations_that_training_would_refuse() -> None:
+def test_an_agent_rejects_observations_outside_their_space() -> None:
     agent = proxrl.load(proxrl.train(TwoRooms, **TINY, quiet=True).path)
     fine = {"hint": np.zeros(2, np.float32), "secret": np.zeros(3, np.float32), "room": 1}
     assert agent.act(fine) in (0, 1)
@@ -313,7 +312,7 @@ def test_an_agent_refuses_observations_that_training_would_refuse() -> None:
             agent.act({**fine, key: value})
 
 
-def test_loggers_given_as_objects_are_closed_at_the_end() -> None:
+def test_loggers_passed_as_objects_are_closed_at_the_end() -> None:
     proxrl.train("CartPole-v1", loggers=[Lines()], **TINY, quiet=True)
     assert Path("lines.txt").read_text().splitlines()[-1] == "closed"
 
@@ -321,17 +320,17 @@ def test_loggers_given_as_objects_are_closed_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"callback": "own_parts:make_nothing"}, "--callback own_parts:make_nothing made a NoneType, which lacks on_rollout"),
-        ({"logger": "own_parts:Doubling"}, "which lacks log and close"),
-        ({"logger": "own_parts:make_failure"}, "failed: RuntimeError: no such layer"),
+        ({"callback": "plugins:make_nothing"}, "--callback plugins:make_nothing made a NoneType, which lacks on_rollout"),
+        ({"logger": "plugins:Doubling"}, "which lacks log and close"),
+        ({"logger": "plugins:make_failure"}, "failed: RuntimeError: no such layer"),
         ({"callbacks": [object()]}, "callbacks holds a object, which lacks on_rollout and on_iteration"),
         ({"callbacks": [Doubling]}, "callbacks holds the class Doubling, not an object of it"),
         ({"callbacks": Doubling()}, "callbacks is a Doubling, but must be a list of objects"),
         ({"loggers": [object()]}, "loggers holds a object, which lacks log and close"),
-        ({"encoder": "own_parts:Encoder", "encoder_kwargs": 3}, "--encoder-kwargs is 3, but must be a table of arguments"),
+        ({"encoder": "plugins:Encoder", "encoder_kwargs": 3}, "--encoder-kwargs is 3, but must be a table of arguments"),
     ],
 )
-def test_callbacks_and_loggers_that_do_not_fit_are_refused_before_anything_is_written(
+def test_callbacks_and_loggers_of_the_wrong_type_are_rejected_before_anything_is_written(
     settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ProxRLError) as refusal:
@@ -345,23 +344,23 @@ def test_callbacks_and_loggers_that_do_not_fit_are_refused_before_anything_is_wr
 
 def test_the_config_of_a_run_repeats_it(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
-        "seed": 5, "clip": "linear:0.3:0.1", "hidden_sizes": (8,), "value_epochs": 2, "encoder": own_parts.make_encoder,
+        "seed": 5, "clip": "linear:0.3:0.1", "hidden_sizes": (8,), "value_epochs": 2, "encoder": plugins.make_encoder,
         "encoder_kwargs": {"width": 6}, "actor_keys": ("hint", "room"), "optimizer": "rmsprop", "max_episode_steps": 5,
         "value_learning_rate": None, "env_kwargs": {}, "compute": "autograd", "normalize_observations": True,
     }  # fmt: skip
-    first = proxrl.train("own_parts:TwoRooms", **TINY, **settings, quiet=True)
+    first = proxrl.train("plugins:TwoRooms", **TINY, **settings, quiet=True)
     file = first.path / "config.toml"
     second = proxrl.train(config=file, runs_dir="again", tensorboard=False, quiet=True)
-    assert second.env == "own_parts:TwoRooms"
+    assert second.env == "plugins:TwoRooms"
     assert_same_checkpoint(first.path, second.path)
     assert metrics(first.path) == metrics(second.path)
     assert (second.path / "config.toml").read_text() == file.read_text()
     by_command = run("train", "--config", str(file), "--runs-dir", "third", "--no-tensorboard", cwd=tmp_path)
     assert by_command.returncode == 0, by_command.stderr
-    assert_same_checkpoint(first.path, tmp_path / "third/own_parts-TwoRooms/ppo/seed5")
+    assert_same_checkpoint(first.path, tmp_path / "third/plugins-TwoRooms/ppo/seed5")
 
 
-def test_flags_win_over_the_file_and_the_file_over_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_override_the_file_and_the_file_overrides_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.toml").write_text('env = "CartPole-v1"\nepochs = 7\nclip = "off"\nnum_envs = 16\n')
     assert main(["train", "--config", "my.toml", "--num-envs", "2", "--print-config"]) == 0
     lines = dict(line.split("  # ") for line in capsys.readouterr().out.splitlines())
@@ -382,7 +381,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(capsys: pytest.Cap
         ("epochs =", "can't read my.toml"),
     ],
 )
-def test_files_that_can_not_be_used_are_refused(text: str, words: str) -> None:
+def test_unusable_config_files_are_rejected(text: str, words: str) -> None:
     Path("my.toml").write_text(text)
     with pytest.raises(ProxRLError, match=words):
         proxrl.train(config="my.toml", quiet=True)
@@ -390,25 +389,6 @@ def test_files_that_can_not_be_used_are_refused(text: str, words: str) -> None:
         proxrl.train(config="missing.toml", quiet=True)
 
 
-def test_the_environment_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_given_twice_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "CartPole-v1", "--env", "Acrobot-v1"]) == 2
     assert "given twice" in capsys.readouterr().err
-
-
-@functools.cache
-def help_text() -> str:
-    from contextlib import redirect_stdout
-    from io import StringIO
-
-    with redirect_stdout(StringIO()) as out, pytest.raises(SystemExit):
-        main(["train", "--help"])
-    return out.getvalue()
-
-
-def test_help_groups_every_flag_under_a_heading() -> None:
-    text = help_text()
-    for heading in ("environment:", "algorithm:", "how far an update may go:", "optimiser:", "networks:", "continuous actions:"):
-        assert f"\n{heading}\n" in text
-    for name in Config.__dataclass_fields__:
-        flag = name.replace("_", "-")
-        assert name == "env" or f"--{flag}" in text or f"--[no-]{flag}" in text, name

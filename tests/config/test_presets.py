@@ -1,4 +1,4 @@
-"""Every shipped preset is whole: known fields, legal values, a source for each."""
+"""Presets: known settings, valid values, and a source for each value."""
 
 import dataclasses
 import tomllib
@@ -16,14 +16,14 @@ FIELDS = {spec.name for spec in dataclasses.fields(Config)}
 
 
 def tables(name: str) -> dict[str, dict[str, dict[str, object]]]:
-    """The common settings of a preset under "", and those of single environments under their ids."""
+    """Return the common settings of a preset under "", and those of single environments under their ids."""
     document = tomllib.loads(resources.files("proxrl.config.presets").joinpath(f"{name}.toml").read_text())
-    assert set(document) <= {"title", "values", "env", "search"}, "a table of another name would silently be ignored"
+    assert set(document) <= {"title", "values", "env", "search"}, "tables of other names would be ignored silently"
     assert document["title"]
     return {"": document["values"], **document.get("env", {})}
 
 
-def test_every_family_has_its_preset_and_every_preset_its_family() -> None:
+def test_families_and_presets_match() -> None:
     assert {family.preset for family in FAMILIES} == set(preset_names())
     for family in FAMILIES:
         if family.name in preset_names():
@@ -45,7 +45,7 @@ def test_every_value_names_a_field_and_a_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_presets_suit_the_examples_of_their_family(family: Family) -> None:
+def test_presets_are_valid_for_the_examples_of_their_family(family: Family) -> None:
     assert family.examples
     for env in family.examples:
         settings = load_preset(family.preset, env)
@@ -53,14 +53,14 @@ def test_presets_suit_the_examples_of_their_family(family: Family) -> None:
         assert config.minibatch_size >= 16
 
 
-def test_settings_of_one_environment_come_on_top_of_its_family() -> None:
+def test_settings_of_an_environment_override_those_of_its_family() -> None:
     common, pendulum = load_preset("classic", "CartPole-v1"), load_preset("classic", "Pendulum-v1")
     assert (common["gamma"].value, pendulum["gamma"].value) == (0.99, 0.9)
     assert pendulum["clip"] == common["clip"]
     assert (common["value_clip"].value, pendulum["value_clip"].value) == (0.2, None)
 
 
-def test_a_preset_of_your_own_is_read_from_its_path(tmp_path: Path) -> None:
+def test_a_custom_preset_is_read_from_its_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[values]\ngamma = { value = 0.5, source = "a guess" }\n')
     assert load_preset(str(path), "CartPole-v1")["gamma"].value == 0.5
@@ -75,7 +75,7 @@ def test_a_preset_of_your_own_is_read_from_its_path(tmp_path: Path) -> None:
         ("[values\n", "not valid TOML"),
     ],
 )
-def test_bad_presets_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_presets_are_rejected_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(ProxRLError, match=message) as caught:
@@ -83,7 +83,7 @@ def test_bad_presets_are_refused_in_one_line(tmp_path: Path, text: str, message:
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_presets_are_refused_with_the_known_ones() -> None:
+def test_an_unknown_preset_is_rejected_with_a_list_of_the_known_ones() -> None:
     with pytest.raises(ProxRLError, match="use one of atari, box2d, classic"):
         load_preset("clasic", "CartPole-v1")
     with pytest.raises(ProxRLError, match="can't read"):

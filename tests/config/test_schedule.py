@@ -1,4 +1,4 @@
-"""Coefficients that change over a run: the formulas, what is refused, and that the run uses and logs what they say."""
+"""Schedules: their formulas, invalid ones, and that a run uses and logs their values."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def test_formulas(text: str, step: int, value: float) -> None:
         ":",
     ],
 )
-def test_what_is_no_schedule_is_refused_in_one_line(text: str) -> None:
+def test_invalid_schedules_are_rejected_in_one_line(text: str) -> None:
     with pytest.raises(ProxRLError) as error:
         parse_value("clip", text)
     assert "\n" not in str(error.value)
@@ -70,13 +70,13 @@ def test_the_ends_of_a_schedule_are_checked_against_the_range(name: str, text: s
         Config(**{name: parse_value(name, text)}).validate()
 
 
-def test_a_function_that_leaves_the_range_is_caught_when_it_does() -> None:
+def test_values_of_a_function_are_checked_against_the_range() -> None:
     assert Config(gamma=parse_value("gamma", halving)).validate().at(0).gamma == 0.2
     with pytest.raises(ProxRLError, match="--gamma at step 0"):
         Config(gamma=parse_value("gamma", too_large)).at(0)
 
 
-def test_a_function_that_config_toml_could_not_name_is_refused() -> None:
+def test_a_function_that_can_not_be_imported_by_name_is_rejected() -> None:
     def hidden(step: int, planned_steps: int) -> float:
         return halving(step, planned_steps)
 
@@ -89,7 +89,7 @@ def too_large(step: int, planned_steps: int) -> float:
 
 
 @pytest.mark.parametrize("name", list(Coefficients.__dataclass_fields__))
-def test_every_coefficient_takes_a_schedule_that_the_run_logs(name: str, tmp_path: Path) -> None:
+def test_every_coefficient_accepts_a_schedule_and_is_logged(name: str, tmp_path: Path) -> None:
     result = proxrl.train("CartPole-v1", runs_dir=tmp_path, quiet=True, tensorboard=False, **SMALL, **{name: "linear:0.5:0.1"})
     lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
     logged = [line[f"charts/{name}"] for line in lines]
@@ -99,8 +99,8 @@ def test_every_coefficient_takes_a_schedule_that_the_run_logs(name: str, tmp_pat
 @pytest.mark.parametrize(
     "name", ["learning_rate", "gamma", "gae_lambda", "clip", "value_clip", "entropy_coef", "value_coef", "max_grad_norm"]
 )
-def test_every_schedule_changes_what_is_learnt(name: str, tmp_path: Path) -> None:
-    """From the second iteration on: the first sees the same value with and without the schedule."""
+def test_every_schedule_changes_training(name: str, tmp_path: Path) -> None:
+    """From the second iteration on, since the value in the first is the same with and without the schedule."""
     base = {**SMALL, "learning_rate": 0.01, "value_clip": 0.2, "clip": 0.02, "epochs": 4, "anneal_learning_rate": False}
     start = {"learning_rate": 0.01, "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.02, "value_clip": 0.2}.get(name, 0.5)
     means = []
@@ -113,7 +113,7 @@ def test_every_schedule_changes_what_is_learnt(name: str, tmp_path: Path) -> Non
     assert means[0][2:] != means[1][2:]
 
 
-def test_the_target_kl_may_be_scheduled_to_stop_later_updates(tmp_path: Path) -> None:
+def test_a_scheduled_target_kl_stops_later_updates(tmp_path: Path) -> None:
     settings = {**SMALL, "learning_rate": 0.01, "epochs": 4, "target_kl": "piecewise:10@0,1e-9@32"}
     result = proxrl.train("CartPole-v1", runs_dir=tmp_path, quiet=True, tensorboard=False, **settings)
     lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
@@ -121,7 +121,7 @@ def test_the_target_kl_may_be_scheduled_to_stop_later_updates(tmp_path: Path) ->
     assert all(line["losses/approx_kl"] < lines[0]["losses/approx_kl"] for line in lines[1:])
 
 
-def test_config_toml_keeps_schedules(tmp_path: Path) -> None:
+def test_config_toml_stores_schedules(tmp_path: Path) -> None:
     config = Config(clip=parse_value("clip", "linear:0.2:0.05"), gamma=parse_value("gamma", halving)).validate()
     save_toml(config, tmp_path / "config.toml")
     again = load_toml(tmp_path / "config.toml")
@@ -130,7 +130,7 @@ def test_config_toml_keeps_schedules(tmp_path: Path) -> None:
     assert again.at(0).gamma == halving(0, 1)
 
 
-def test_a_schedule_for_the_learning_rate_replaces_the_annealing() -> None:
+def test_a_schedule_of_the_learning_rate_replaces_annealing() -> None:
     config = Config(learning_rate=parse_value("learning_rate", "linear:0.2:0.1"), total_steps=512).validate()
     assert config.at(256).learning_rate == pytest.approx(0.15)
     assert Config(total_steps=512).at(256).learning_rate == pytest.approx(Config().learning_rate / 2)  # type: ignore[operator]

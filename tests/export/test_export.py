@@ -20,7 +20,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 import proxrl
 from any_space import random_mask
-from own_parts import TwoRooms
+from plugins import TwoRooms
 from proxrl.cli import main
 from proxrl.config import Config
 from proxrl.config.parse import load_toml, save_toml
@@ -73,9 +73,9 @@ CASES: dict[str, tuple[gymnasium.Space, gymnasium.Space, dict[str, Any]]] = {
     ),
     "planes": (spaces.Box(0, 255, (9, 9, 17), np.uint8), spaces.Discrete(3), {"image_channels": "last"}),
     "asymmetric-bits": (TwoRooms.observation_space, spaces.MultiBinary((2, 2)), {"actor_keys": ("room", "hint")}),
-    "own": (VECTOR, spaces.Discrete(2), {"encoder": "own_parts:Counting"}),
+    "own": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Counting"}),
     "gpu": (VECTOR, spaces.Discrete(2), {"device": "cuda", "precision": "bfloat16", "compile": True}),
-    "unreadable": (VECTOR, spaces.Discrete(2), {"encoder": "own_parts:Unreadable"}),
+    "unreadable": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Unreadable"}),
 }
 
 
@@ -309,7 +309,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_torch_cannot_export_is_named(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "unreadable")
-    with pytest.raises(ProxRLError, match=r"torch\.export can't read --encoder own_parts:Unreadable: ") as caught:
+    with pytest.raises(ProxRLError, match=r"torch\.export can't read --encoder plugins:Unreadable: ") as caught:
         export_policy(run, episodes=0)
     assert "\n" not in str(caught.value)
     assert not (run / "export" / "policy.onnx").exists()

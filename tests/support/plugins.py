@@ -1,4 +1,4 @@
-"""Parts of a user's own, for the tests: a module of its own so that the command can import it."""
+"""Custom networks, callbacks, loggers and an environment, in a module that the command line can import."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from proxrl.callback import Callback
 
 
 class TwoRooms(gymnasium.Env):
-    """The actor sees a noisy hint; the critic also a secret that tells the reward of the whole episode."""
+    """The actor sees a noisy hint; the critic also sees a secret that determines the reward of the whole episode."""
 
     observation_space = spaces.Dict(
         hint=spaces.Box(-1, 1, (2,), np.float32), secret=spaces.Box(-1, 1, (3,), np.float32), room=spaces.Discrete(2)
@@ -75,8 +75,8 @@ def make_failure(*_: Any, **__: Any) -> None:
     raise RuntimeError("no such layer\nand more")
 
 
-class Odd(Encoder):
-    """Does one thing that a network must not do."""
+class Faulty(Encoder):
+    """A network with one fault."""
 
     def __init__(self, observation_space: gymnasium.Space, fault: str = "flat") -> None:
         super().__init__(observation_space, 1)
@@ -99,7 +99,7 @@ class Deaf(nn.Module):
 
 
 class Doubling(Callback):
-    """Doubles rewards before they are learnt from, writes down when it was called, and stops after `stop` iterations."""
+    """Doubles the rewards of each rollout, records its calls, and stops after `stop` iterations."""
 
     def __init__(self, factor: float = 2.0, path: str = "", stop: int = 0) -> None:
         self.factor, self.path, self.stop = factor, path, stop
@@ -152,14 +152,14 @@ class Lines:
 
 
 class Unreadable(Encoder):
-    """Looks at numbers in Python, which no graph can hold."""
+    """Branches on a tensor's value in Python, which a graph can't represent."""
 
     def forward(self, obs: Any) -> Tensor:
         return super().forward(obs) * (2 if float(obs.sum()) > 0 else 1)
 
 
 class Counting(Encoder):
-    """Asks for the number of rows by len()."""
+    """Calls len() on a tensor."""
 
     def forward(self, obs: Any) -> Tensor:
         return super().forward(obs.reshape(len(obs), -1))
