@@ -105,7 +105,7 @@ def evaluate_agent(
     num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
     environments = build_environments(config, env, num_envs)
     try:
-        check_spaces(environments, agent)
+        check_agent_spaces(environments, agent)
         with arithmetic(config, agent.policy):
             quota = episodes // num_envs
             return run_episodes(environments, agent.compute, agent.policy, quota, seed, deterministic, watch=watch)
@@ -113,7 +113,7 @@ def evaluate_agent(
         environments.close()
 
 
-def check_spaces(environments: Environments, agent: Agent) -> None:
+def check_agent_spaces(environments: Environments, agent: Agent) -> None:
     """Raise a `ProxRLError` if the agent's policy does not fit the environments."""
     difference = space_difference(environments, agent.observation_space, agent.action_space)
     if difference:

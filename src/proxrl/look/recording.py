@@ -15,7 +15,7 @@ from proxrl.common.video import VideoWriter, import_ffmpeg
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import TransientBar
 from proxrl.look.agent import Agent, load
-from proxrl.look.evaluation import check_request, check_spaces, do_nothing, named_env
+from proxrl.look.evaluation import check_agent_spaces, check_request, do_nothing, named_env
 from proxrl.look.rendering import MAX_FPS, RenderedEnv, RenderedStep, open_rendered_env, rendered_steps
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
@@ -96,7 +96,7 @@ def open_agent_env(agent: Agent, env: Any, call: str) -> Iterator[RenderedEnv]:
     """Open the rendered environment of an agent's run; `call` is the function to name in an error message."""
     rendered = open_rendered_env(agent.config, env if env is not None else named_env(agent, call))
     try:
-        check_spaces(rendered.environments, agent)
+        check_agent_spaces(rendered.environments, agent)
         with arithmetic(agent.config, agent.policy):
             yield rendered
     finally:

@@ -24,8 +24,8 @@ from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env
 from proxrl.envs.registry import ATARI, CUSTOM, ENVPOOL_DIFFERS, MUJOCO, OTHER, PROCGEN, EnvName, Family, check_env
 from proxrl.errors import ProxRLError, one_line
 from proxrl.look.evaluation import act_steps
-from proxrl.look.frame_buffer import FrameBuffer, RenderingPool, RenderingWrapper
 from proxrl.look.opengl import APT_LINE, SET_GL, choose_mujoco_gl, has_display, may_need_mujoco_gl
+from proxrl.look.rendered_frames import RenderedFrames, RenderingPool, RenderingWrapper
 from proxrl.policy.policy import Policy
 from proxrl.types import Episode
 
@@ -41,7 +41,7 @@ class RenderedEnv:
     """A pool with one environment, and the frames that are rendered from it."""
 
     environments: Environments
-    frames: FrameBuffer
+    frames: RenderedFrames
     fps: float
     max_episode_steps: int | None  # None if unknown
 
@@ -54,7 +54,7 @@ def open_rendered_env(config: Config, env: EnvName) -> RenderedEnv:
     if may_need_mujoco_gl(env):
         choose_mujoco_gl()
     family = check_env(env, config.vector)
-    frames = FrameBuffer(config.env)
+    frames = RenderedFrames(config.env)
     try:
         if _needs_envpool(config, env, family):
             rendered = _open_envpool(config, frames, family)
@@ -82,7 +82,7 @@ def _needs_envpool(config: Config, env: EnvName, family: Family) -> bool:
     return family is ATARI or not in_gymnasium or bool(config.env_kwargs)
 
 
-def _open_single_env(config: Config, env: EnvName, frames: FrameBuffer, family: Family) -> RenderedEnv:
+def _open_single_env(config: Config, env: EnvName, frames: RenderedFrames, family: Family) -> RenderedEnv:
     single = _atari_game(config, env) if family is ATARI else _single_env(config, env)
     # Gymnasium's tasks choose an OpenGL when they first render: one that needs a display, unless MUJOCO_GL is set.
     if "mujoco" in sys.modules and not choose_mujoco_gl() and family is MUJOCO:
@@ -165,7 +165,7 @@ def _takes(function: Callable[..., Any], name: str | None) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD if name is None else parameter.name == name for parameter in parameters)
 
 
-def _open_envpool(config: Config, frames: FrameBuffer, family: Family) -> RenderedEnv:
+def _open_envpool(config: Config, frames: RenderedFrames, family: Family) -> RenderedEnv:
     if family is ATARI:
         options = dataclasses.replace(atari_options(config), sign_rewards=False)
         pool: EnvPoolEnvs = AtariEnvPool(envpool_task(rom_of(config.env) or ""), 1, options, render_mode=RGB_ARRAY)

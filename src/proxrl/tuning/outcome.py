@@ -44,7 +44,7 @@ def write_preset(path: Path, study: Study, start: Resolved, fixed: dict[str, Any
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def table(study: Study) -> str:
+def trial_table(study: Study) -> str:
     """Return the best trials side by side, with the importance of each setting."""
     best = study.ranked()[:TRIALS_IN_TABLE]
     importances = study.importances()

@@ -19,7 +19,7 @@ from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.runs.folder import earlier_config
 from proxrl.tuning.display import StudyDisplay
-from proxrl.tuning.outcome import settings_of, table, write_preset
+from proxrl.tuning.outcome import settings_of, trial_table, write_preset
 from proxrl.tuning.pool import Pool, Running, Worker
 from proxrl.tuning.space import Space, load_space, starting_point
 from proxrl.tuning.study import INDEX, NOTE, REPORTS_PER_RUN, Study, StudyFolder, require_optuna
@@ -77,7 +77,7 @@ def tune(
     require_optuna()
     for name, value in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         check_at_least(flag(name), value, 1)
-    check_arguments(timeout, settings)
+    check_tune_arguments(timeout, settings)
     env_name = env if isinstance(env, str) else name_of(env)
     start, family = resolve(env_name, settings, preset), find_family(env_name)
     space = load_space(preset or family.preset, family.preset, None if search is None else Path(search), settings)
@@ -95,7 +95,7 @@ def tune(
             return session.finish(received)
 
 
-def check_arguments(timeout: float | None, settings: dict[str, Any]) -> None:
+def check_tune_arguments(timeout: float | None, settings: dict[str, Any]) -> None:
     if timeout is not None and not timeout > 0:
         raise ProxRLError(f"--timeout is {timeout:g}, but must be above 0 seconds")
     if launched().size > 1:
@@ -272,7 +272,7 @@ class TuningSession:
         ranked, done, trials, out = self.study.ranked(), len(self.study.done()), self.plan.trials, self.plan.out
         if ranked:
             self.write_best()
-            self.display.message(f"\n{table(self.study)}\n")
+            self.display.message(f"\n{trial_table(self.study)}\n")
         if done < trials:
             self.display.message(f"Stopped after {done} of {trials} trials; the same command resumes.")
         if ranked:

@@ -65,23 +65,23 @@ class Choices:
     values: tuple[Any, ...]
 
     def suggest(self, trial: "Trial", name: str) -> Any:
-        return self.value_of(trial.suggest_categorical(name, [label(value) for value in self.values]))
+        return self.value_of(trial.suggest_categorical(name, [stored_choice(value) for value in self.values]))
 
     def sample_of(self, value: Any) -> Any:
-        return label(value) if value in self.values else None
+        return stored_choice(value) if value in self.values else None
 
     def value_of(self, sample: Any) -> Any:
-        return next(value for value in self.values if label(value) == sample)
+        return next(value for value in self.values if stored_choice(value) == sample)
 
     def __str__(self) -> str:
-        return "one of " + ", ".join(str(label(value)) for value in self.values)
+        return "one of " + ", ".join(str(stored_choice(value)) for value in self.values)
 
 
 Dimension: TypeAlias = Range | Choices
 Space: TypeAlias = dict[str, Dimension]
 
 
-def label(value: Any) -> Any:
+def stored_choice(value: Any) -> Any:
     """Return a choice as Optuna can store it, which takes no lists."""
     return value if isinstance(value, bool | int | float | str) else toml_value(value).strip('"')
 

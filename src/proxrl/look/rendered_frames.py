@@ -12,7 +12,7 @@ from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Step, Tree
 
 
-class FrameBuffer:
+class RenderedFrames:
     """Frames that were rendered and not taken yet: the first one of an episode, then one after every step."""
 
     def __init__(self, name: str) -> None:
@@ -61,7 +61,7 @@ class FrameBuffer:
 class RenderingWrapper(gymnasium.Wrapper):
     """A single environment that is rendered after every reset and step."""
 
-    def __init__(self, env: gymnasium.Env, frames: FrameBuffer) -> None:
+    def __init__(self, env: gymnasium.Env, frames: RenderedFrames) -> None:
         super().__init__(env)
         self.frames = frames
 
@@ -79,7 +79,7 @@ class RenderingWrapper(gymnasium.Wrapper):
 class RenderingPool:
     """An EnvPool with one environment that is rendered after every step. Its dummy step begins the next episode."""
 
-    def __init__(self, pool: EnvPoolEnvs, frames: FrameBuffer) -> None:
+    def __init__(self, pool: EnvPoolEnvs, frames: RenderedFrames) -> None:
         self.pool, self.frames = pool, frames
         self.num_envs, self.autoreset, self.frame_stack = pool.num_envs, pool.autoreset, pool.frame_stack
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
