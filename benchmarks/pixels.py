@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from proxrl import ppo
-from proxrl.build import arithmetic, build
+from proxrl.build import build
 from proxrl.config.resolve import resolve
+from proxrl.engine.threads import arithmetic
 
 ENV = "PongNoFrameskip-v4"
 

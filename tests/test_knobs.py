@@ -15,11 +15,13 @@ from gymnasium import spaces
 import proxrl
 from harness import NEVER, NextStepEnvs, assemble, collect, run_ranks, scripted, train
 from proxrl import ppo
-from proxrl.build import Parts, arithmetic
-from proxrl.collect.minibatches import minibatches, pieces
+from proxrl.build import Parts
+from proxrl.collect.minibatches import Minibatches
 from proxrl.config import Config, Phase
 from proxrl.config.schedule import parse_schedule
-from proxrl.engine.adaptive import Steering
+from proxrl.engine.adaptive import AdaptiveCoefficients
+from proxrl.engine.descent import microbatches
+from proxrl.engine.threads import arithmetic
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.envs.registry import make_environments
 from proxrl.errors import ProxRLError
@@ -47,7 +49,7 @@ def make_parts(pool: Any = None, **changes: Any) -> Parts:
 def updated(phases: Any = None, **changes: Any) -> tuple[Parts, torch.Tensor, dict[str, float]]:
     """Parts after one update, the weights before it, and its metrics."""
     parts = make_parts(**changes)
-    now = parts.steering.apply_to(parts.config.at(0))
+    now = parts.adaptive.apply_to(parts.config.at(0))
     batch = ppo.advantage(parts, collect(parts), now)
     before = parts.parameters.values.clone()
     metrics = ppo.update(parts, batch, ppo.random_streams(parts, 0), now, phases or parts.config.phases(0))
@@ -56,7 +58,7 @@ def updated(phases: Any = None, **changes: Any) -> tuple[Parts, torch.Tensor, di
 
 def moved(parts: Parts, before: torch.Tensor) -> tuple[bool, bool]:
     """Whether the policy's and the value's weights have changed."""
-    return tuple(not torch.equal(parts.parameters.values[part], before[part]) for part in parts.parameters.parts)  # type: ignore[return-value]
+    return tuple(not torch.equal(parts.parameters.values[part], before[part]) for part in parts.parameters.groups)  # type: ignore[return-value]
 
 
 # --- what is on the list is read ----------------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ def test_value_epochs_are_passes_of_the_value_after_those_of_the_policy(compute:
     # the gradient's norm.
     joint, _, _ = updated(compute=compute, epochs=3, max_grad_norm=None)
     separate, _, _ = updated(compute=compute, epochs=3, value_epochs=5, max_grad_norm=None)
-    part = joint.parameters.parts[0]
+    part = joint.parameters.groups[0]
     assert torch.allclose(joint.parameters.values[part], separate.parameters.values[part], atol=1e-6)
 
 
@@ -108,14 +110,14 @@ def test_the_kl_stop_ends_the_policys_epochs_but_not_the_values() -> None:
 
 def test_the_gradients_norm_in_a_value_phase_is_the_values_own() -> None:
     parts, _, _ = updated([VALUE_ONLY], value_epochs=1, num_minibatches=1, max_grad_norm=None)
-    policy, value = parts.parameters.parts
+    policy, value = parts.parameters.groups
     assert parts.parameters.gradient[policy].abs().max() == 0
     assert parts.parameters.gradient[value].abs().max() > 0
 
 
 def test_value_learning_rate_and_optimizer_are_the_values_alone() -> None:
     plain, before, _ = updated(epochs=1, max_grad_norm=None)
-    policy, value = plain.parameters.parts
+    policy, value = plain.parameters.groups
     for changes in ({"value_learning_rate": 0.05}, {"value_optimizer": "sgd"}):
         other, _, _ = updated(epochs=1, max_grad_norm=None, **changes)
         assert torch.allclose(other.parameters.values[policy], plain.parameters.values[policy], atol=1e-6)
@@ -160,7 +162,7 @@ def test_weight_decay_pulls_all_weights_towards_zero() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
-def test_pieces_of_a_minibatch_add_up_to_its_step(count: int) -> None:
+def test_microbatches_add_up_to_the_step_of_their_minibatch(count: int) -> None:
     whole, before, metrics = updated(compute="autograd")
     accumulated, _, same_metrics = updated(accumulate=count)
     assert (whole.parameters.values - before).abs().max() > 0.005
@@ -168,12 +170,12 @@ def test_pieces_of_a_minibatch_add_up_to_its_step(count: int) -> None:
     assert same_metrics == pytest.approx(metrics, abs=1e-5)
 
 
-def test_pieces_are_smaller_and_hold_every_row_once() -> None:
+def test_microbatches_are_smaller_and_hold_every_row_once() -> None:
     parts = make_parts(accumulate=3)
     batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     config = parts.config
-    for minibatch in minibatches(batch, ppo.random_streams(parts, 0), 1, config, parts.compute, Solo(), 0):
-        shares = list(pieces(minibatch, 3))
+    for minibatch in Minibatches(config, parts.compute, Solo(), 0).draw(batch, ppo.random_streams(parts, 0), 1):
+        shares = list(microbatches(minibatch, 3))
         assert [len(piece.weight) for piece in shares] == [6, 6, 6]
         assert torch.equal(torch.cat([piece.obs for piece in shares]), minibatch.obs)
 
@@ -210,8 +212,8 @@ def test_clip_off_is_no_clipping() -> None:
 @pytest.mark.parametrize(
     ("divergence", "penalty", "step_size"), [(0.1, 2.0, 1 / 1.5), (0.001, 0.5, 1.5), (0.011, 1.0, 1.0), (0.016, 2.0, 1.0)]
 )
-def test_steering_answers_to_the_divergence_by_hand(divergence: float, penalty: float, step_size: float) -> None:
-    steering = Steering(penalty_target=0.01, step_size_target=0.01)
+def test_adaptive_coefficients_by_hand(divergence: float, penalty: float, step_size: float) -> None:
+    steering = AdaptiveCoefficients(penalty_target=0.01, learning_rate_target=0.01)
     now = Config(kl_coef=3.0, learning_rate=0.5, anneal_learning_rate=False).at(0)
     for power in (1, 2):
         steering.observe({"losses/final_kl": divergence})
@@ -223,7 +225,7 @@ def test_steering_answers_to_the_divergence_by_hand(divergence: float, penalty: 
 
 
 def test_without_targets_nothing_is_steered() -> None:
-    steering, now = Steering(None, None), Config(kl_coef=3.0).at(0)
+    steering, now = AdaptiveCoefficients(None, None), Config(kl_coef=3.0).at(0)
     for divergence in (100.0, 1e-9):
         steering.observe({"losses/final_kl": divergence})
     assert steering.apply_to(now) == now
@@ -263,7 +265,7 @@ def test_ranks_steer_alike() -> None:
         config = small_config(num_envs=2, total_steps=24 * 4, kl_coef=1.0, adaptive_kl=1e-4, adaptive_learning_rate=1e-4)
         parts = assemble(config, InProcessEnvs(scripted(scripts, first=world.rank)), world, world.rank)
         train(parts)
-        return float(parts.steering.penalty), float(parts.steering.step_size)
+        return float(parts.adaptive.penalty), float(parts.adaptive.step_size)
 
     first, second = run_ranks(2, factors)
     assert first == second != (1.0, 1.0)

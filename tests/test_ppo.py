@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness import NEVER, LostEnvs, NextStepEnvs, Scripted, assemble, collect, run_ranks, scripted, train
 from proxrl import ppo
 from proxrl.build import Parts
-from proxrl.collect.minibatches import minibatches
+from proxrl.collect.minibatches import Minibatches
 from proxrl.common.seeding import Purpose, generator
 from proxrl.common.tree import tree_leaves
 from proxrl.config import Coefficients, Config
@@ -298,6 +298,12 @@ def make_batch(**columns: Any) -> Batch:
     return Batch(**{**defaults, **columns})
 
 
+def coefficients(clip: float | None = 0.2, value_clip: float | None = 0.2, **changes: float) -> Coefficients:
+    """Those of the loss; infinite limits are off."""
+    limits = {name: None if limit == math.inf else limit for name, limit in (("clip", clip), ("value_clip", value_clip))}
+    return dataclasses.replace(Config().at(0), **{**limits, "entropy_coef": 0.01, "value_coef": 0.5, "kl_coef": 0.0, **changes})
+
+
 def test_loss_and_its_gradient_by_hand() -> None:
     # clip 0.2, value_clip 0.5, entropy_coef 0.1, value_coef 0.5
     # row                      0: gain clipped   1: loss not clipped   2: inside   3: does not count
@@ -310,7 +316,7 @@ def test_loss_and_its_gradient_by_hand() -> None:
         weight=np.array([0.5, 0.25, 0.25, 0.0]),
     )
     outputs = Outputs(np.log(ratio) - 1, np.array([1.0, 2.0, 3.0, 9.0]), np.array([2.0, 1.0, 1.2, 0.0]))
-    terms, gradient = ppo.loss(np, outputs, batch, 0.2, 0.5, 0.1, 0.5, 0.0)
+    terms, gradient = ppo.loss(np, outputs, batch, coefficients(0.2, 0.5, entropy_coef=0.1))
     assert terms.policy_loss == pytest.approx(-(0.5 * 2 * 1.2 + 0.25 * -2 * 1.5 + 0.25 * 1.1))
     # 0: V is held at 1.5, error -1.5; 1: held at 0.5, but the free error 2 is worse; 2: within 0.5 of the old value, error -0.8
     assert terms.value_loss == pytest.approx(0.5 * (0.5 * 2.25 + 0.25 * 4 + 0.25 * 0.64))
@@ -361,7 +367,7 @@ def test_loss_equals_autograd_on_the_textbook_formula(seed: int, clip: float, va
         (np, Outputs(*arrays), make_batch(**columns)),
         (torch, Outputs(*(torch.from_numpy(array) for array in arrays)), torch_batch),
     ):
-        terms, gradient = ppo.loss(library, outputs, batch, clip, value_clip, 0.01, 0.5, kl)
+        terms, gradient = ppo.loss(library, outputs, batch, coefficients(clip, value_clip, kl_coef=kl))
         assert float(terms.policy_loss) == pytest.approx(policy_loss.item(), abs=1e-12)
         assert float(terms.value_loss) == pytest.approx(value_loss.item(), abs=1e-12)
         assert float(terms.entropy) == pytest.approx(entropy.item(), abs=1e-12)
@@ -374,9 +380,9 @@ def test_loss_of_numpy_and_torch_agree_in_single_precision() -> None:
     columns = {name: rng.normal(size=64).astype(np.float32) for name in ("log_prob", "value", "advantage", "target")}
     columns["weight"] = np.full(64, 1 / 64, np.float32)
     arrays = rng.normal(size=(3, 64)).astype(np.float32)
-    by_numpy = ppo.loss(np, Outputs(*arrays), make_batch(**columns), 0.2, 0.2, 0.01, 0.5, 0.0)
+    by_numpy = ppo.loss(np, Outputs(*arrays), make_batch(**columns), coefficients())
     tensors = make_batch(**{name: torch.from_numpy(column) for name, column in columns.items()})
-    by_torch = ppo.loss(torch, Outputs(*map(torch.from_numpy, arrays)), tensors, 0.2, 0.2, 0.01, 0.5, 0.0)
+    by_torch = ppo.loss(torch, Outputs(*map(torch.from_numpy, arrays)), tensors, coefficients())
     for ours, theirs in zip((*by_numpy[0], *by_numpy[1]), (*by_torch[0], *by_torch[1]), strict=True):
         assert np.asarray(ours).dtype == np.float32
         assert np.allclose(ours, theirs.numpy(), rtol=1e-6, atol=1e-6)
@@ -388,7 +394,7 @@ def test_kl_estimate_is_never_negative_while_the_plain_one_may_be() -> None:
     for _ in range(100):
         zeros = np.zeros(8)
         batch = make_batch(log_prob=zeros, value=zeros, advantage=zeros, target=zeros, weight=np.full(8, 0.125))
-        terms, _ = ppo.loss(np, Outputs(rng.normal(0, 0.3, 8), zeros, zeros), batch, 0.2, 0.2, 0.0, 0.5, 0.0)
+        terms, _ = ppo.loss(np, Outputs(rng.normal(0, 0.3, 8), zeros, zeros), batch, coefficients(entropy_coef=0.0))
         assert terms.approx_kl >= 0
         plain.append(terms.old_approx_kl)
     assert min(plain) < 0
@@ -406,7 +412,7 @@ class Telling(Solo):
 
     def sum_(self, tensor: torch.Tensor) -> None:
         if self.parts is not None and tensor.data_ptr() == self.parts.parameters.message.data_ptr():
-            carried = self.parts.parameters.carried
+            carried = self.parts.parameters.terms
             self.local.append(carried[KL].item())
             carried[KL] = self.shared.pop(0) if self.shared else 0.0
 
@@ -612,18 +618,64 @@ def test_a_run_ends_exactly_on_its_planned_steps(pool: Any) -> None:
     assert parts.policy.preprocess.moments.count == 108
     full = [int(valid.sum()) for valid in session.valid]
     assert sum(full) == 108
-    # Dummy steps do not count, so a pool that has them needs an iteration more.
+    # Dummy steps do not count, so a pool that has them needs an iteration more, which ends with the budget.
     assert session.iteration == (3 if pool is InProcessEnvs else 4)
+    assert all(valid.any(1).all() for valid in session.valid[-1:])
 
 
-def test_surplus_steps_are_the_last_in_time() -> None:
+@pytest.mark.parametrize("budget", [1, 7, 10, 16, 35])
+def test_collecting_stops_at_the_budget(budget: int) -> None:
+    """The steps that count are the first ones in order of time, and no row is collected in vain."""
     parts = assemble(small_config(), NextStepEnvs(scripted(SCRIPTS)))
     whole = collect(parts).valid.copy()
     parts = assemble(small_config(), NextStepEnvs(scripted(SCRIPTS)))
-    rollout = collect(parts, budget=10)
-    assert rollout.steps == 10
-    kept = [(t, n) for t, n in np.argwhere(whole)][:10]
-    assert [tuple(index) for index in np.argwhere(rollout.valid)] == [tuple(index) for index in kept]
+    rollout = collect(parts, budget=budget)
+    counted = [tuple(index) for index in np.argwhere(whole)][:budget]
+    assert rollout.steps == len(counted)
+    assert [tuple(index) for index in np.argwhere(rollout.valid)] == counted
+    steps = counted[-1][0] + 1
+    assert {len(column) for column in (rollout.action, rollout.reward, rollout.valid, rollout.last)} == {steps}
+    assert (len(rollout.obs), len(rollout.starts)) == (steps + 1, steps + 1)
+
+
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("budget", [7, 8, 15])
+def test_nothing_past_the_budget_enters_advantages(compute: str, budget: int) -> None:
+    """Rewards past the budget are changed beyond recognition: counted rows must not notice, nor may their episodes."""
+    estimates, episodes = [], []
+    for factor in (1.0, 1000.0):
+        parts = assemble(small_config(compute=compute), NextStepEnvs(scripted(SCRIPTS)))
+        perturb(parts)
+        rollout = collect(parts, budget=budget)
+        assert rollout.last[-2].any(), "no step past the budget follows a counted one, so this test would tell nothing"
+        rollout.reward[~rollout.valid] *= factor
+        batch = ppo.advantage(parts, rollout, parts.config.at(0))
+        counts = np.asarray(batch.weight) > 0
+        estimates.append(np.asarray(batch.advantage)[counts])
+        # By definition, from the rewards of counted rows alone: the last one of each environment bootstraps.
+        evaluation = parts.compute.evaluate(rollout)
+        value, next_value = np.asarray(evaluation.value), np.asarray(evaluation.next_value)
+        expected = np.zeros(rollout.reward.shape)
+        for n in range(3):
+            advantage = 0.0
+            for t in reversed(np.flatnonzero(rollout.valid[:, n])):
+                follows = t + 1 < len(rollout.valid) and rollout.valid[t + 1, n]
+                ended = rollout.terminated[t, n] or rollout.truncated[t, n]
+                delta = rollout.reward[t, n] + 0.9 * (not rollout.terminated[t, n]) * next_value[t, n] - value[t, n]
+                advantage = delta + 0.9 * 0.8 * advantage * (follows and not ended)
+                expected[t, n] = advantage
+        assert np.allclose(estimates[-1], expected.reshape(-1)[counts], atol=1e-5)
+        episodes.append(rollout.episodes)
+        assert all(rollout.valid[episode.step, episode.env] for episode in rollout.episodes)
+    assert np.array_equal(*estimates)
+
+
+def test_episodes_that_end_past_the_budget_do_not_count() -> None:
+    # Both environments end an episode in the first row; the budget has room for one of them.
+    parts = assemble(small_config(num_envs=2), NextStepEnvs(scripted([((1, "terminated"),)] * 2)))
+    rollout = collect(parts, budget=1)
+    assert [(episode.env, episode.step) for episode in rollout.episodes] == [(0, 0)]
+    assert parts.collector.progress(rollout).steps == 1
 
 
 def test_an_update_on_a_single_valid_step_stays_finite() -> None:
@@ -648,7 +700,8 @@ def test_weights_of_each_minibatch_sum_to_one_over_ranks() -> None:
         batch.weight[: 2 * world.rank] = 0  # ranks with different numbers of valid rows
         streams = ppo.random_streams(parts, 0)
         return [
-            float(b.weight.sum()) for b in minibatches(batch, streams, config.epochs, config, parts.compute, world, world.rank)
+            float(b.weight.sum())
+            for b in Minibatches(config, parts.compute, world, world.rank).draw(batch, streams, config.epochs)
         ]
 
     first, second = run_ranks(2, sums)
@@ -661,7 +714,7 @@ def test_a_short_last_batch_takes_fewer_steps_and_none_on_empty_minibatches(comp
     parts = assemble(config, InProcessEnvs(scripted(SCRIPTS)))
     # 36 rows in minibatches of 6; of these 7 count, which two minibatches hold.
     batch = ppo.advantage(parts, collect(parts, budget=7), parts.config.at(0))
-    shares = list(minibatches(batch, ppo.random_streams(parts, 0), config.epochs, config, parts.compute, Solo(), 0))
+    shares = list(Minibatches(config, parts.compute, Solo(), 0).draw(batch, ppo.random_streams(parts, 0), config.epochs))
     assert len(shares) <= 2 * config.epochs
     assert all(float(share.weight.sum()) == pytest.approx(1) for share in shares)
     # Rows that do not count are left out: of a large batch of images, all rows at once would not fit the memory.

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxrl import ppo
-from proxrl.build import arithmetic, assemble, build_device, build_environments, build_world, rank_envs
+from proxrl.build import assemble, build_device, build_environments, build_world, rank_envs, trainee
 from proxrl.callback import Callback
 from proxrl.config import Config
 from proxrl.config.resolve import EnvLike
+from proxrl.engine.threads import arithmetic
 from proxrl.launch import ending_together
 from proxrl.log.console import Console
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder
-from proxrl.session import Session
+from proxrl.session import Observers, Session
 from proxrl.types import Rollout
 from proxrl.world.api import World, on_all_ranks
 
@@ -135,12 +136,12 @@ def bench(config: Config, seconds: float, env: EnvLike | None = None) -> Speed:
         parts = assemble(config, environments, measured, device, envs.start)
         stack.enter_context(arithmetic(config, parts.policy, world))
         acting: Any = Timed(parts.compute, "act")
-        parts.collector.compute = acting
+        parts.collector.player.compute = acting
         folder = RunFolder(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         folder.checkpoints.mkdir()
         clock = Clock(seconds, environments.stopwatch, acting.stopwatch, measured.stopwatch)
-        display = Console(config.planned_steps, quiet=True)
-        ppo.train(parts, Session(parts, folder, [], display, _no_evaluation, None, [clock]))
+        observers = Observers([], Console(config.planned_steps, quiet=True), _no_evaluation, [clock])
+        ppo.train(parts, Session(config, measured, trainee(parts), folder, observers, None))
         return clock.speed(world)
 
 

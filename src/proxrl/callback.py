@@ -1,4 +1,4 @@
-"""Code of yours inside the training loop: `--callback my_module:MyCallback`, or `proxrl.train(..., callbacks=[MyCallback()])`."""
+"""User code inside the training loop: `--callback my_module:MyCallback`, or `proxrl.train(..., callbacks=[MyCallback()])`."""
 
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,14 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Override what you need. `session` has the counters (`step`, `iteration`), the recent episodes, `parts` with everything that
-    is being trained, and `stop_requested`, which set to True ends the run after this iteration, saved.
+    """Override the methods you need.
+
+    `session` has the counters (`step`, `iteration`), the recent episodes, and `parts`, everything that is being trained. Setting
+    `session.stop_requested = True` saves and ends the run after the current iteration.
     """
 
     def on_rollout(self, session: "Session", rollout: Rollout) -> None:
-        """Between rollout and update. What you change in the rollout, such as its rewards [T, N], is what is learnt from."""
+        """Called after collection, before the update. Changes to the rollout, such as to its rewards [T, N], are learned from."""
 
     def on_iteration(self, session: "Session", metrics: dict[str, float]) -> None:
-        """At the end of every iteration. What you add to the metrics is logged with them."""
+        """Called at the end of every iteration. Numbers added to `metrics` are logged with the others."""

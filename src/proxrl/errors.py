@@ -1,20 +1,20 @@
-"""The one exception that users see: a single line that says what is wrong and what to do about it."""
+"""The exception that users see: a single line that says what is wrong and what to do about it."""
 
 
 class ProxRLError(Exception):
-    """Bad input or a broken outside part. The command line prints it as one line and exits non-zero."""
+    """Bad input, or a failure outside ProxRL. The command line prints it as one line and exits with a non-zero code."""
 
     def __init__(self, message: str) -> None:
-        # A space that is part of a message may be written over several lines: numpy breaks its arrays.
+        # numpy prints the arrays of a space over several lines.
         super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
 class CollectiveError(ProxRLError):
-    """One that every rank raises at the same point, so that none waits for another: it is enough if the first tells it."""
+    """An error that every rank raises at the same point, so that no rank waits for another and rank 0 alone reports it."""
 
 
 class DivergedError(CollectiveError):
-    """The settings let training run away. Not the environment's fault, so tuning goes on to other settings."""
+    """Training diverged under these settings. Tuning goes on with other settings, since the environment is not at fault."""
 
 
 def check_at_least(flag: str, value: float | None, minimum: int) -> None:
@@ -24,11 +24,11 @@ def check_at_least(flag: str, value: float | None, minimum: int) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Another library's exception as part of one of our messages: its type and its first line."""
+    """Return another library's exception as part of one of our messages: its type and its first line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one line: our own say all there is to say, others need their type."""
+    """Return an exception as one line: the message of a ProxRLError, the type and first line of any other."""
     return str(error) if isinstance(error, ProxRLError) else one_line(error)

@@ -1,5 +1,5 @@
-"""From settings to a finished run: join the other ranks, open the folder, build, train, close. Behind `proxrl.train` and the
-command.
+"""From settings to a finished run: connect to the other ranks, build, open the folder, train, close. Behind `proxrl.train` and
+`proxrl train`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from proxrl import ppo
-from proxrl.build import Parts, arithmetic, build, build_environments, build_world, refuse_shared_gpus, uses_nccl
+from proxrl.build import build, build_environments, build_world, refuse_shared_gpus, trainee, uses_nccl
 from proxrl.callback import Callback
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.signals import stopping_signals
@@ -24,8 +24,9 @@ from proxrl.config import Config, flag
 from proxrl.config.parse import toml_value
 from proxrl.config.plugins import build_plugin
 from proxrl.config.resolve import EnvLike, resolve
+from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
-from proxrl.errors import CollectiveError, ProxRLError, one_line
+from proxrl.errors import CollectiveError, ProxRLError, describe
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
 from proxrl.log.jsonl import JsonlLogger
@@ -34,16 +35,17 @@ from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
 from proxrl.look.evaluation import equal_quota, run_episodes
 from proxrl.policy.images import image_assumptions
+from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
-from proxrl.session import Saved, Session, attribute_errors, check_restorable
+from proxrl.session import Observers, Saved, Session, attribute_errors, check_restorable
 from proxrl.world.api import World, on_all_ranks
 from proxrl.world.launcher import should_report
 
 
 @dataclass(frozen=True)
 class Result:
-    """Where a run is and how it stands."""
+    """Where a run is, and how it went."""
 
     path: Path
     env: str
@@ -52,7 +54,21 @@ class Result:
     episodes: int  # how many they are
     best_return: float | None
     finished: bool
-    signal: int | None  # what stopped it early, if anything did
+    signal: int | None  # the signal that stopped it early, if one did
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run writes and who watches it: nothing of this is recorded as a setting."""
+
+    runs_dir: Path
+    clobber: bool = False
+    quiet: bool = False
+    tensorboard: bool = True
+    wandb: bool = False
+    debug: bool = False
+    callbacks: Sequence[Callback] = ()
+    loggers: Sequence[Logger] = ()
 
 
 def train(
@@ -72,17 +88,18 @@ def train(
 ) -> Result:
     """Train PPO on an environment, or resume the run that the same arguments began.
 
-    `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment; `settings` are the fields
-    of `Config`. A callable is known by its name: give lambdas a `name` or a `seed` each, or they share a run folder. `config` is
-    a file such as the config.toml of a run, to repeat it. Callbacks and loggers given as objects are not part of what is saved.
-    Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on all, loggers on the first.
+    `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment. `settings` are fields of
+    `Config`. A callable is identified by its name, so give each lambda a `name` or `seed` of its own, or they share a run folder.
+    `config` is a file such as the config.toml of a run, which repeats that run. Callbacks and loggers given as objects are not
+    recorded. Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on every rank, loggers
+    on rank 0.
     """
     file = None if config is None else Path(config)
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
     resolved = resolve(env, settings, preset, earlier, file, envs_per_rank).config
-    outputs = quiet, tensorboard, wandb
+    options = RunOptions(Path(runs_dir), clobber, quiet, tensorboard, wandb, True, callbacks, loggers)
     try:
-        result = run(env or resolved.env, resolved, Path(runs_dir), clobber, *outputs, callbacks, loggers, debug=True)
+        result = run(env or resolved.env, resolved, options)
     except CollectiveError:
         raise  # on all ranks, so that a program may catch it and go on with the next run
     except ProxRLError as error:
@@ -90,128 +107,141 @@ def train(
             raise SystemExit(2) from None
         raise
     if result.signal is not None and not result.finished:
-        # It has only been held back until the run was saved: Ctrl-C ends the caller's loop over seeds too.
+        # The signal was only held back until the run was saved: Ctrl-C also ends the caller's loop over seeds.
         signal.raise_signal(result.signal)
     return result
 
 
-def run(
-    env: EnvLike,
-    config: Config,
-    runs_dir: Path,
-    clobber: bool,
-    quiet: bool,
-    tensorboard: bool,
-    wandb: bool,
-    callbacks: Sequence[Callback] = (),
-    loggers: Sequence[Logger] = (),
-    debug: bool = False,
-) -> Result:
-    path = run_folder(runs_dir, config.env, config.name, config.seed)
+def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
+    """Train with these settings, from the start or from the run's last checkpoint."""
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
         world = build_world(config)
-        stack.enter_context(ending_together(world, debug))
-        config, clobber = agree_on_settings(world, config, clobber, path)
-        quiet = quiet or world.rank > 0
-
-        def prepare() -> tuple[Parts, list[Callback], Callable[[Session], None]]:
-            """What every rank needs."""
-            for logger in checked("loggers", loggers, LOGGER):
-                stack.callback(close, logger)
-            parts = build(config, env, world)
-            stack.callback(parts.environments.close)
-            own_callback = own_parts("callback", config.callback, config.callback_kwargs)
-            capture = stack.enter_context(capturer(env, parts))
-            return parts, [*checked("callbacks", callbacks, CALLBACK), *own_callback], capture
-
-        def open_run() -> tuple[Saved | None, list[Logger]]:
-            """What the first rank needs, which writes for all."""
-            if world.rank > 0:
-                return None, []
-            own_logger = own_parts("logger", config.logger, config.logger_kwargs)
-            for logger in own_logger:
-                stack.callback(close, logger)
-            stack.enter_context(folder)
-            folder.create(config, clobber)
-            saved = folder.load_latest()
-            if saved is not None:
-                check_restorable(parts, path, *saved)
-            open_loggers: list[Logger] = [*loggers, *own_logger]
-            for logger in make_loggers(folder, config, saved[1]["step"] if saved else None, quiet, tensorboard, wandb):
-                open_loggers.append(logger)
-                stack.callback(logger.close)
-            return saved, open_loggers
-
-        folder = RunFolder(path)
-        # Built by all before the folder is touched: what can't be built must not cost an old run by --clobber.
-        parts, callbacks, capture = on_all_ranks(world, prepare, debug)
+        stack.enter_context(ending_together(world, options.debug))
+        config, options = agree_on_settings(world, config, options)
+        # All ranks build before the folder is touched: what can't be built must not cost an old run by --clobber.
+        parts, callbacks, capture = on_all_ranks(world, lambda: build_all(stack, env, config, options, world), options.debug)
         refuse_shared_gpus(world, parts.parameters.values.device, uses_nccl(config))
-        saved, open_loggers = on_all_ranks(world, open_run, debug)
+        folder = RunFolder(run_folder(options.runs_dir, config.env, config.name, config.seed))
+        saved, loggers = on_all_ranks(world, lambda: open_folder(stack, folder, parts, options), options.debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
-        start_step = saved[1]["step"] if saved else 0
-        # mpirun gives its ranks a terminal even where its own output goes to a file.
-        display = Console(config.planned_steps, start_step, quiet, live=world.kind != "mpi")
-        stack.callback(display.close)
+        display = open_display(stack, config, options, world, saved)
         evaluate = stack.enter_context(evaluator(env, parts))
-        session = Session(parts, folder, open_loggers, display, evaluate, saved, callbacks, capture)
-        message = "" if quiet else "stopping after this iteration"
-        received = stack.enter_context(stopping_signals(message, session.request_stop, several_ranks=world.size > 1))
-        display.start("\n".join([opening(config, path, start_step, world), *image_assumptions(parts.policy)]))
-        if config.compile:
-            display.message("torch compiles the networks as they are first used: the first iterations take a minute or more")
-        try:
-            session.write_status("running")
-            ppo.train(parts, session)
-            finished = session.step >= config.planned_steps
-            session.save_latest("finished" if finished else "stopped")
-        except BaseException:
-            # The last good checkpoint stays as it is: what is in memory may be what went wrong.
-            with suppress(ProxRLError):  # on a full disk this fails as well, and the first error is the one to tell
-                session.write_status("failed")
-            raise
-        # What one rank was told has ended all, and so all pass it on.
-        first_signal = next((number for numbers in world.gather(received) for number in numbers), None)
-        result = Result(
-            path,
-            config.env,
-            session.step,
-            session.mean_return,
-            len(session.recent),
-            session.best_return,
-            finished,
-            first_signal,
-        )
+        observers = Observers(loggers, display, evaluate, callbacks, capture)
+        session = Session(config, world, trainee(parts), folder, observers, saved)
+        message = "" if options.quiet else "stopping after this iteration"
+        signals = stack.enter_context(stopping_signals(message, session.request_stop, several_ranks=world.size > 1))
+        display.start("\n".join([opening(config, folder.path, session.step, world), *image_assumptions(parts.policy)]))
+        train_and_save(parts, session)
+        result = conclude(session, signals)
         display.finish(closing(result, config))
         return result
 
 
-def agree_on_settings(world: World, config: Config, clobber: bool, path: Path) -> tuple[Config, bool]:
-    """What the ranks must agree on before they begin; gives the settings, and whether an old run is to go."""
+def build_all(
+    stack: ExitStack, env: EnvLike, config: Config, options: RunOptions, world: World
+) -> tuple[Parts, list[Callback], Callable[[Session], None]]:
+    """Build what every rank needs: the parts, the callbacks, and what captures videos. `stack` closes them."""
+    for logger in check_methods("loggers", options.loggers, LOGGER):
+        stack.callback(close, logger)
+    parts = build(config, env, world)
+    stack.callback(parts.environments.close)
+    callbacks = plugins("callback", config.callback, config.callback_kwargs)
+    capture = stack.enter_context(capturer(env, parts))
+    return parts, [*check_methods("callbacks", options.callbacks, CALLBACK), *callbacks], capture
+
+
+def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunOptions) -> tuple[Saved | None, list[Logger]]:
+    """Lock the run folder, read the checkpoint to resume from, and open the loggers: on rank 0, which writes for all."""
+    if parts.world.rank > 0:
+        return None, []
+    config = parts.config
+    loggers = [*options.loggers]
+    for logger in plugins("logger", config.logger, config.logger_kwargs):
+        stack.callback(close, logger)
+        loggers.append(logger)
+    stack.enter_context(folder)
+    folder.create(config, options.clobber)
+    saved = folder.load_latest()
+    if saved is not None:
+        check_restorable(trainee(parts), folder, saved)
+    for logger in make_loggers(folder, config, saved[1]["step"] if saved else None, options):
+        stack.callback(logger.close)
+        loggers.append(logger)
+    return saved, loggers
+
+
+def open_display(stack: ExitStack, config: Config, options: RunOptions, world: World, saved: Saved | None) -> Console:
+    # mpirun gives its ranks a terminal even where its own output goes to a file.
+    display = Console(config.planned_steps, saved[1]["step"] if saved else 0, options.quiet, live=world.kind != "mpi")
+    stack.callback(display.close)
+    return display
+
+
+def train_and_save(parts: Parts, session: Session) -> None:
+    if parts.config.compile:
+        session.display.message(
+            "torch compiles the networks when they are first used: the first iterations take a minute or more"
+        )
+    try:
+        session.write_status("running")
+        ppo.train(parts, session)
+        session.save_latest("finished" if is_finished(session) else "stopped")
+    except BaseException:
+        # The last good checkpoint stays as it is, because what is in memory may be what went wrong.
+        with suppress(ProxRLError):  # on a full disk this fails too, and the first error is the one to report
+            session.write_status("failed")
+        raise
+
+
+def is_finished(session: Session) -> bool:
+    return session.step >= session.config.planned_steps
+
+
+def conclude(session: Session, signals: Sequence[int]) -> Result:
+    # A signal to one rank has ended all, so all pass it on.
+    first_signal = next((number for numbers in session.world.gather(list(signals)) for number in numbers), None)
+    return Result(
+        path=session.folder.path,
+        env=session.config.env,
+        step=session.step,
+        mean_return=session.mean_return,
+        episodes=len(session.recent),
+        best_return=session.best_return,
+        finished=is_finished(session),
+        signal=first_signal,
+    )
+
+
+def agree_on_settings(world: World, config: Config, options: RunOptions) -> tuple[Config, RunOptions]:
+    """Check that all ranks have the same settings; return them as all ranks use them. Rank 0 alone prints."""
     settings = {spec.name: toml_value(getattr(config, spec.name)) for spec in dataclasses.fields(config)}
-    for name in ("vector", "device", "device_ids", "threads"):  # a matter of what a host has
+    for name in ("vector", "device", "device_ids", "threads"):  # these depend on the host
         settings.pop(name)
+    path = run_folder(options.runs_dir, config.env, config.name, config.seed)
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    found = RunFolder(path).latest_checkpoint() is not None
-    told = world.gather((settings, config.vector, restarts, found))
-    everybodys, vectors, all_restarts, all_found = zip(*told, strict=True)
-    for rank, theirs in enumerate(everybodys):
-        odd = [name for name, value in everybodys[0].items() if theirs[name] != value]
-        if odd:
-            pair = f"{theirs[odd[0]]} on rank {rank}, but {everybodys[0][odd[0]]} on rank 0"
-            raise CollectiveError(f"{flag(odd[0])} is {pair}: ranks train one run, so give all the same, or --world solo")
-    clobber = clobber and max(all_restarts) == 0  # a restarted job repeats its words, but must not begin again
-    if not clobber and any(all_found) and not all_found[0]:
+    has_checkpoint = RunFolder(path).latest_checkpoint() is not None
+    all_settings, vectors, all_restarts, found = zip(
+        *world.gather((settings, config.vector, restarts, has_checkpoint)), strict=True
+    )
+    for rank, theirs in enumerate(all_settings):
+        different = [name for name, value in all_settings[0].items() if theirs[name] != value]
+        if different:
+            name = different[0]
+            pair = f"{theirs[name]} on rank {rank}, but {all_settings[0][name]} on rank 0"
+            raise CollectiveError(f"{flag(name)} is {pair}: ranks train one run, so give all the same, or --world solo")
+    clobber = options.clobber and max(all_restarts) == 0  # a restarted job repeats its flags, but must not start over
+    if not clobber and any(found) and not found[0]:
         raise CollectiveError(
-            f"rank {all_found.index(True)} finds a checkpoint in {path} and rank 0 does not; put --runs-dir on a disk that all"
+            f"rank {found.index(True)} finds a checkpoint in {path} and rank 0 does not; put --runs-dir on a disk that all"
             " hosts share, or delete it there"
         )
-    return config.replace(vector=vectors[0]), clobber
+    return config.replace(vector=vectors[0]), dataclasses.replace(options, clobber=clobber, quiet=options.quiet or world.rank > 0)
 
 
 @contextmanager
 def ending_together(world: World, debug: bool) -> Iterator[None]:
-    """What ends one of several ranks ends all, with its cause on one line: the others could only wait for it."""
+    """End all ranks when one fails, with its error on one line: the others could only wait for it."""
     try:
         yield
     except CollectiveError:
@@ -221,10 +251,10 @@ def ending_together(world: World, debug: bool) -> Iterator[None]:
             raise
         if debug:
             traceback.print_exc()
-        text = str(error) if isinstance(error, ProxRLError) else one_line(error)
-        print(f"proxrl: error: rank {world.rank}: {text}; the last checkpoint is as it was", file=sys.stderr, flush=True)
+        message = f"proxrl: error: rank {world.rank}: {describe(error)}; the last checkpoint is intact"
+        print(message, file=sys.stderr, flush=True)
         world.abort(130 if isinstance(error, KeyboardInterrupt) else 2)
-        raise  # an MPI may return from ending the others before it ends this one
+        raise  # an MPI library may return from ending the others before it ends this rank
 
 
 def close(logger: Logger) -> None:
@@ -232,21 +262,21 @@ def close(logger: Logger) -> None:
         logger.close()
 
 
-# What callbacks and loggers are asked for.
+# The methods that callbacks and loggers must have.
 CALLBACK, LOGGER = ("on_rollout", "on_iteration"), ("log", "close")
 
 
-def own_parts(name: str, text: str | None, kwargs: dict[str, Any]) -> list[Any]:
-    """What --callback or --logger builds; none where there is none."""
-    if text is None:
+def plugins(name: str, target: str | None, kwargs: dict[str, Any]) -> list[Any]:
+    """Build what --callback or --logger names."""
+    if target is None:
         return []
-    made = build_plugin(name, text, (), kwargs)
-    return checked(f"{flag(name)} {text}", [made], CALLBACK if name == "callback" else LOGGER)
+    plugin = build_plugin(name, target, (), kwargs)
+    return check_methods(f"{flag(name)} {target}", [plugin], CALLBACK if name == "callback" else LOGGER)
 
 
-def checked(source: str, parts: Any, methods: tuple[str, ...]) -> list[Any]:
-    """The parts, if they are objects with these methods: found out before the run begins."""
-    verb = "made" if source.startswith("--") else "holds"
+def check_methods(source: str, parts: Any, methods: tuple[str, ...]) -> list[Any]:
+    """Return the parts if they are objects with these methods; otherwise raise an error before the run begins."""
+    verb = "returned" if source.startswith("--") else "holds"
     if not isinstance(parts, Sequence):
         raise ProxRLError(f"{source} is a {type(parts).__name__}, but must be a list of objects")
     for part in parts:
@@ -258,18 +288,16 @@ def checked(source: str, parts: Any, methods: tuple[str, ...]) -> list[Any]:
     return list(parts)
 
 
-def make_loggers(
-    folder: RunFolder, config: Config, resume_step: int | None, quiet: bool, tensorboard: bool, wandb: bool
-) -> Iterator[Logger]:
+def make_loggers(folder: RunFolder, config: Config, resume_step: int | None, options: RunOptions) -> Iterator[Logger]:
     yield JsonlLogger(folder.metrics_path, resume_step)
-    if tensorboard:
+    if options.tensorboard:
         yield TensorBoardLogger(folder.path, resume_step)
-    if wandb:
+    if options.wandb:
         yield WandbLogger(
             folder.path,
             {spec.name: getattr(config, spec.name) for spec in dataclasses.fields(config)},
             f"{config.env}-{config.name}-{config.seed}",
-            quiet=quiet,
+            quiet=options.quiet,
         )
 
 
@@ -279,7 +307,7 @@ def opening(config: Config, path: Path, start_step: int, world: World) -> str:
     rollout = f"{config.num_envs // world.size} envs ({config.vector}) x {config.rollout_steps} steps"
     epochs = sum(phase.epochs for phase in config.phases(config.learning_starts))
     update = f"{epochs} epochs x {config.num_minibatches} minibatches of {config.minibatch_size:,}"
-    # Dummy steps of next-step autoreset come on top, and may cost an iteration or two more.
+    # Dummy steps of next-step autoreset do not count as steps, so they may take more iterations.
     least = "at least " if config.vector in ("native", "envpool") else ""
     total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iterations{rounded})"
     lines = [
@@ -300,7 +328,7 @@ def closing(result: Result, config: Config) -> str:
         score = f"return {result.mean_return:.1f} over the last {result.episodes} episodes"
     if result.finished:
         path = shlex.quote(str(result.path))
-        # What no other process can import can be evaluated from this program only.
+        # An environment or network that other processes can't import can be evaluated from this program only.
         named = [str(getattr(config, spec.name)) for spec in dataclasses.fields(config)]
         nameless = "__main__" in result.env or "<" in result.env
         call = f"proxrl.evaluate({str(result.path)!r}{', env=...' if nameless else ''}) from Python"
@@ -311,8 +339,8 @@ def closing(result: Result, config: Config) -> str:
 
 @contextmanager
 def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
-    """A function that plays evaluation episodes, shared among the ranks; its environments are made at its first call and kept for
-    the next.
+    """Yield a function that plays evaluation episodes, divided among the ranks. Its environments are built at its first call and
+    kept for the next.
     """
     config, world = parts.config, parts.world
     kept: list[Environments] = []
@@ -327,9 +355,8 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
             run_episodes(environments, parts.compute, parts.policy, quota, seed, deterministic=True, first_env=mine.start)
             for environments in kept
         ]
-        shares = [share for part in world.gather(played) for share in part]
-        returns, lengths = (sum((getattr(share, name) for share in shares), ()) for name in ("returns", "lengths"))
-        return Scores(returns, lengths)
+        scores = [score for rank_scores in world.gather(played) for score in rank_scores]
+        return Scores(sum((score.returns for score in scores), ()), sum((score.lengths for score in scores), ()))
 
     try:
         yield evaluate

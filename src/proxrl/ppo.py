@@ -2,51 +2,83 @@
 
     one iteration = collect → advantage → update → report
 
-Everything that differs between tasks and machines is a part plugged in by build.py: where environments run, what the policy
-is made of, how its arithmetic is done, and with which other ranks. The functions follow in the order in which `train` calls
-them; docs/details.md says where each of PPO's implementation details lives.
+Functions appear in the order in which `train` calls them. Everything that differs between tasks and machines is one of the
+`Parts`, built by build.py: a variant is another part, never a branch in this file. "Core detail n" refers to the numbering of
+"The 37 Implementation Details of Proximal Policy Optimization"; docs/details.md maps each one to its code and its test.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from proxrl.build import Parts
-from proxrl.collect.minibatches import minibatches, moments, pieces
+from proxrl.collect.collector import Collector
+from proxrl.collect.minibatches import Minibatches, moments
+from proxrl.collect.rewards import RewardScaler
 from proxrl.common.seeding import Purpose, generator
-from proxrl.config import Coefficients, Phase
-from proxrl.engine.api import Outputs
+from proxrl.config import Coefficients, Config, Phase
+from proxrl.engine.adaptive import AdaptiveCoefficients
+from proxrl.engine.api import Compute, Outputs
+from proxrl.engine.descent import GradientDescent
+from proxrl.engine.flat import FlatParameters
+from proxrl.engine.optimizers import Optimizer
+from proxrl.envs.api import Environments
 from proxrl.errors import DivergedError
+from proxrl.policy.policy import Policy
 from proxrl.session import Session
 from proxrl.types import Array, Batch, Rollout, Terms
+from proxrl.world.api import World
 
 Streams = list[np.random.Generator]
+
+
+@dataclass
+class Parts:
+    """What the algorithm runs on."""
+
+    config: Config
+    world: World  # the ranks that train together
+    environments: Environments  # those of this rank
+    first_env: int  # number of this rank's first environment among those of all ranks
+    policy: Policy  # orthogonal initial weights (core detail 2), separate networks for policy and value (core detail 13)
+    parameters: FlatParameters
+    compute: Compute  # how the policy's arithmetic is done: numpy or torch
+    optimizer: Optimizer  # Adam with an epsilon of 1e-5 (core detail 3)
+    descent: GradientDescent
+    adaptive: AdaptiveCoefficients
+    reward_scaler: RewardScaler
+    collector: Collector
+    minibatches: Minibatches
 
 
 def train(parts: Parts, session: Session) -> None:
     """Iterate until the step budget is spent, or until the ranks agree to stop."""
     config = parts.config
-    parts.collector.reset(config.seed, session.own_episode_counts)
+    parts.collector.reset(config.seed, session.episode_counts)
     while session.step < config.planned_steps and not session.stopping:
-        now = parts.steering.apply_to(config.at(session.step))
+        # The coefficients follow their schedules: by default the learning rate falls linearly to zero (core detail 4).
+        now = parts.adaptive.apply_to(config.at(session.step))
         streams = random_streams(parts, session.iteration)
 
+        # T steps of N environments, which carry over to the next rollout (core detail 1).
         rollout = parts.collector.collect(streams, budget=config.planned_steps - session.step)
-        session.collected(rollout)
+        session.call_on_rollout(rollout)
         batch = advantage(parts, rollout, now)
-        losses = update(parts, batch, streams, now, config.phases(session.step))
-        parts.steering.observe(losses)
+        metrics = update(parts, batch, streams, now, config.phases(session.step))
+        parts.adaptive.observe(metrics)
+        # Statistics were frozen until here, so that the policy that learned is the one that acted.
         parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
 
-        session.report(rollout, {f"charts/{name}": getattr(now, name) for name in config.scheduled} | losses)
+        schedules = {f"charts/{name}": getattr(now, name) for name in config.scheduled}
+        session.report(parts.collector.progress(rollout), schedules | metrics)
 
 
 def random_streams(parts: Parts, iteration: int) -> Streams:
-    """One stream per environment and iteration: it gives the noise of its actions, then the shuffles of its steps."""
+    """Return one stream per environment and iteration: for the noise of its actions, then for the shuffles of its steps."""
     envs = range(parts.first_env, parts.first_env + parts.environments.num_envs)
     return [generator(parts.config.seed, Purpose.ROLLOUT, env, iteration) for env in envs]
 
@@ -55,21 +87,20 @@ def random_streams(parts: Parts, iteration: int) -> Streams:
 
 
 def advantage(parts: Parts, rollout: Rollout, now: Coefficients) -> Batch:
-    """Evaluate the rollout in one pass and estimate advantages; gives one row per step of each environment."""
+    """Evaluate the rollout in one pass and estimate advantages; return one row per step of each environment."""
     compute, library = parts.compute, parts.compute.library
     reward = compute.array(parts.reward_scaler.scale(rollout, now.gamma, parts.world))
-    seen = compute.evaluate(rollout)
+    evaluation = compute.evaluate(rollout)
+    # At a truncation and at the end of the rollout, the successor's value stands for all rewards that would have followed.
+    limit = _limit(parts.config.clip_bootstrap)
+    bootstrapped = compute.array(rollout.truncated | rollout.last)
+    next_value = library.where(bootstrapped, library.clip(evaluation.next_value, -limit, limit), evaluation.next_value)
     terminated = compute.array(rollout.terminated.astype(np.float32))
-    ended = compute.array((rollout.terminated | rollout.truncated).astype(np.float32))
-    # Where the clock or the rollout's end cuts an episode off, one value stands for all that would follow.
-    cut = rollout.truncated.copy()
-    cut[-1] = True
-    limit = math.inf if parts.config.clip_bootstrap is None else parts.config.clip_bootstrap
-    next_value = library.where(compute.array(cut), library.clip(seen.next_value, -limit, limit), seen.next_value)
-    estimate = gae(reward, seen.value, next_value, terminated, ended, now.gamma, now.gae_lambda)
+    trace_ends = compute.array((rollout.terminated | rollout.truncated | rollout.last).astype(np.float32))
+    estimate = gae(reward, evaluation.value, next_value, terminated, trace_ends, now.gamma, now.gae_lambda)
     weight = compute.array(rollout.valid.astype(np.float32))
-    columns = (seen.log_prob, seen.value, estimate, estimate + seen.value, weight)
-    return Batch(seen.obs, seen.action, *(column.reshape(-1) for column in columns))
+    columns = (evaluation.log_prob, evaluation.value, estimate, estimate + evaluation.value, weight)
+    return Batch(evaluation.obs, evaluation.action, *(column.reshape(-1) for column in columns))
 
 
 def gae(
@@ -77,17 +108,20 @@ def gae(
     value: Array,  # [T, N] of the observation acted on
     next_value: Array,  # [T, N] of its true successor, even where autoreset has replaced it
     terminated: Array,  # [T, N] 1 where nothing follows
-    ended: Array,  # [T, N] 1 where the episode ends, by termination or by truncation
+    trace_ends: Array,  # [T, N] 1 where the next row is another episode's, or does not count
     gamma: float,
     gae_lambda: float,
 ) -> Array:
-    """Generalised advantage estimation (core detail 5).
+    """Generalized advantage estimation (core detail 5).
 
-    A terminated step has no successor to bootstrap from; a truncated one has. Both cut the trace, because what follows is another
-    episode. The end of the rollout is neither: there the trace is just not known further.
+        delta_t = r_t + gamma * (1 - terminated_t) * V(successor_t) - V(s_t)
+        A_t = delta_t + gamma * lambda * (1 - trace_ends_t) * A_{t+1}
+
+    A terminated step has no successor to bootstrap from; a truncated one has. Both end the trace, because the next row belongs to
+    another episode.
     """
     estimate = reward + gamma * (1 - terminated) * next_value - value
-    decay = gamma * gae_lambda * (1 - ended)
+    decay = gamma * gae_lambda * (1 - trace_ends)
     for t in range(len(estimate) - 2, -1, -1):
         estimate[t] += decay[t] * estimate[t + 1]
     return estimate
@@ -97,29 +131,10 @@ def gae(
 
 
 def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phases: Sequence[Phase]) -> dict[str, float]:
-    """Several epochs of minibatches over one batch (core detail 6); gives the loss terms, averaged over the minibatches."""
-    config, compute, parameters, world = parts.config, parts.compute, parts.parameters, parts.world
-    clip, value_clip, target_kl = (math.inf if limit is None else limit for limit in (now.clip, now.value_clip, now.target_kl))
+    """Learn from one batch; return the loss terms, averaged over minibatches, and diagnostics (core detail 12)."""
     metrics = {"losses/explained_variance": explained_variance(parts, batch)}
     for phase in phases:
-        seen = []
-        for minibatch in minibatches(batch, streams, phase.epochs, config, compute, world, parts.first_env):
-            parameters.message.zero_()
-            for piece in pieces(minibatch, config.accumulate):
-                outputs = compute.forward(piece)
-                terms, gradient = loss(
-                    compute.library, outputs, piece, clip, value_clip, now.entropy_coef, now.value_coef, now.kl_coef
-                )
-                compute.backward(gradient.only(phase.policy, phase.value), terms)
-            world.sum_(parameters.message)  # weights sum to 1 over the ranks' shares, so the sum of gradients is their mean
-            seen.append(parameters.carried.clone())
-            # Before the step, and by a number that all ranks share: all stop together. The value has no such limit.
-            if phase.policy and target_kl < math.inf and Terms(*parameters.carried).approx_kl > target_kl:
-                break
-            parameters.clip_gradient(now.max_grad_norm)
-            parts.optimizer.step(now, phase)
-        if seen:  # a short rollout may consist of dummy steps alone, all environments resetting together
-            metrics |= summary(torch.stack(seen), phase, config.num_minibatches)
+        metrics |= learn(parts, batch, streams, now, phase)
     if not all(math.isfinite(metric) for metric in metrics.values()):
         raise DivergedError(
             "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
@@ -127,68 +142,96 @@ def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phas
     return metrics
 
 
-def summary(seen: Tensor, phase: Phase, num_minibatches: int) -> dict[str, float]:
-    """Loss terms [minibatches, terms] as metrics: means, and the KL divergence of as many last minibatches as an epoch has."""
-    means = Terms(*seen.mean(0).tolist())._asdict() | {"final_kl": Terms(*seen[-num_minibatches:].mean(0).tolist()).approx_kl}
-    return {f"losses/{name}": mean for name, mean in means.items() if (phase.value if name == "value_loss" else phase.policy)}
+def learn(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phase: Phase) -> dict[str, float]:
+    """Take one optimizer step per minibatch, over some epochs, in which the policy, the value or both learn."""
+    history = []
+    # Shuffled in every epoch (core detail 6), advantages normalized within each minibatch (core detail 7).
+    for minibatch in parts.minibatches.draw(batch, streams, phase.epochs):
+        terms = parts.descent.differentiate(minibatch, loss, now, phase)
+        history.append(terms)
+        # Checked before the step, by a number that all ranks share, so that they stop together. The value has no such limit.
+        if phase.policy and now.target_kl is not None and Terms(*terms).approx_kl > now.target_kl:
+            break
+        parts.descent.step(now, phase)  # clips the gradient's global norm first (core detail 11)
+    # With next-step autoreset, a rollout can consist of dummy steps alone.
+    return _summary(torch.stack(history), phase, parts.config.num_minibatches) if history else {}
 
 
-def loss(
-    library: Any,
-    outputs: Outputs,
-    batch: Batch,
-    clip: float,
-    value_clip: float,
-    entropy_coef: float,
-    value_coef: float,
-    kl_coef: float,
-) -> tuple[Terms, Outputs]:
-    """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10) + kl_coef * KL divergence from the policy
-    that acted, and its gradient at the three outputs.
+def loss(library: Any, outputs: Outputs, batch: Batch, now: Coefficients) -> tuple[Terms, Outputs]:
+    """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10) + kl_coef * KL divergence.
 
-    The gradient is written out because it is short, and because recording and replaying these few operations on a few
-    hundred numbers costs autograd more than the networks themselves. `library` is numpy or torch.
+    Returns the terms of this loss, and its gradient with respect to the three outputs of the networks; backpropagation through
+    the networks does the rest. The gradient is written out beside each term, because recording and replaying these few operations
+    on a few hundred numbers takes autograd longer than the networks themselves (docs/performance.md), and because numpy has no
+    autograd. `library` is the module of the arrays: numpy or torch.
     """
-    log_prob, entropy, value = outputs
-    weight = batch.weight
-
-    # Clipped surrogate (core detail 8): the worse of the two, so there is no gain in leaving the clip range.
-    log_ratio = log_prob - batch.log_prob
+    log_ratio = outputs.log_prob - batch.log_prob
     ratio = library.exp(log_ratio)
-    surrogate = batch.advantage * ratio
-    clipped_surrogate = batch.advantage * library.clip(ratio, 1 - clip, 1 + clip)
-    unclipped = surrogate <= clipped_surrogate
-    weighted_surrogate = weight * surrogate
-
-    # Clipped value loss (core detail 9): around the value at rollout time, again the worse of the two.
-    error = value - batch.target
-    moved = value - batch.value
-    clipped_error = library.clip(moved, -value_clip, value_clip) + batch.value - batch.target
-    square, clipped_square = error * error, clipped_error * clipped_error
-    inside = (abs(moved) <= value_clip) | (square > clipped_square)
-
+    surrogate, surrogate_slope = clipped_surrogate(library, ratio, batch.advantage, _limit(now.clip))
+    error, error_slope = clipped_value_error(library, outputs.value, batch, _limit(now.value_clip))
+    divergence = ratio - 1 - log_ratio  # estimates the KL divergence; never negative, and of lower variance than -log_ratio
     terms = Terms(
-        policy_loss=-(weight @ library.minimum(surrogate, clipped_surrogate)),
-        value_loss=0.5 * (weight @ library.maximum(square, clipped_square)),
-        entropy=weight @ entropy,
-        old_approx_kl=-(weight @ log_ratio),
-        approx_kl=weight @ (ratio - 1 - log_ratio),  # never negative, and of lower variance than the line above
-        clipfrac=(weight * (abs(ratio - 1) > clip)).sum(),
+        policy_loss=-batch.mean(surrogate),
+        value_loss=0.5 * batch.mean(error),
+        entropy=batch.mean(outputs.entropy),
+        old_approx_kl=-batch.mean(log_ratio),
+        approx_kl=batch.mean(divergence),
+        clipfrac=(batch.weight * (abs(ratio - 1) > _limit(now.clip))).sum(),
     )
+    # The slope of a mean is `weight` in each row. The slope of the divergence is d(ratio - log_ratio) / d log_prob = ratio - 1.
     gradient = Outputs(
-        log_prob=kl_coef * weight * (ratio - 1) - weighted_surrogate * unclipped,
-        entropy=-entropy_coef * weight,
-        value=value_coef * weight * error * inside,
+        log_prob=now.kl_coef * batch.weight * (ratio - 1) - batch.weight * surrogate_slope,
+        entropy=-now.entropy_coef * batch.weight,
+        value=now.value_coef * batch.weight * error_slope,
     )
     return terms, gradient
 
 
+def clipped_surrogate(library: Any, ratio: Array, advantage: Array, clip: float) -> tuple[Array, Array]:
+    """min(ratio * A, clip(ratio, 1 - clip, 1 + clip) * A) (core detail 8), and its slope with respect to log_prob.
+
+    The smaller of the two counts, so that leaving the clip range gains nothing. Since ratio = exp(log_prob - old_log_prob),
+    d ratio / d log_prob = ratio, and the slope is ratio * A where the first one is the smaller. Where the second one is smaller,
+    the ratio is outside the clip range: there the clipped ratio is constant, and the slope is 0.
+    """
+    surrogate = advantage * ratio
+    clipped = advantage * library.clip(ratio, 1 - clip, 1 + clip)
+    return library.minimum(surrogate, clipped), surrogate * (surrogate <= clipped)
+
+
+def clipped_value_error(library: Any, value: Array, batch: Batch, clip: float) -> tuple[Array, Array]:
+    """max((value - target)^2, (clipped value - target)^2) (core detail 9), and half its slope with respect to the value.
+
+    The clipped value is within `clip` of the value at rollout time; again the worse of the two counts. Half the slope of the
+    first square is value - target. The second one equals it within the clip range; outside, the clipped value is constant, so
+    where the second one is larger, the slope is 0.
+    """
+    error = value - batch.target
+    change = value - batch.value
+    clipped_error = library.clip(change, -clip, clip) + batch.value - batch.target
+    square, clipped_square = error * error, clipped_error * clipped_error
+    learning = (abs(change) <= clip) | (square > clipped_square)
+    return library.maximum(square, clipped_square), error * learning
+
+
 def explained_variance(parts: Parts, batch: Batch) -> float:
-    """1 - Var(target - value) / Var(target): 1 is perfect foresight, 0 no better than a constant."""
-    library, world, rows = parts.compute.library, parts.world, len(batch.weight)
+    """1 - Var(target - value) / Var(target): 1 for perfect predictions, 0 for those no better than a constant."""
+    library, rows = parts.compute.library, len(batch.weight)
     both = library.concatenate([batch.target - batch.value, batch.target])
     weight, owner = library.concatenate([batch.weight] * 2), parts.compute.array(np.repeat(np.arange(2), rows))
-    # Around their means: large ones would cost all digits of single precision.
-    centred = both - moments(both, weight, owner, 2, parts.compute, world)[1][owner]
-    unexplained, target = moments(centred, weight, owner, 2, parts.compute, world)[2].tolist()
+    # Centered first: a large mean would cost all digits of single precision.
+    centered = both - moments(both, weight, owner, 2, parts.compute, parts.world)[1][owner]
+    unexplained, target = moments(centered, weight, owner, 2, parts.compute, parts.world)[2].tolist()
     return 1 - (unexplained / target) ** 2 if target > 1e-7 else 0.0
+
+
+def _summary(history: Tensor, phase: Phase, num_minibatches: int) -> dict[str, float]:
+    """Average loss terms [minibatches, terms]; `final_kl` is the KL divergence over the last epoch's worth of minibatches."""
+    means = Terms(*history.mean(0).tolist())._asdict()
+    means["final_kl"] = Terms(*history[-num_minibatches:].mean(0).tolist()).approx_kl
+    return {f"losses/{name}": mean for name, mean in means.items() if (phase.value if name == "value_loss" else phase.policy)}
+
+
+def _limit(setting: float | None) -> float:
+    """A limit that is off is infinite."""
+    return math.inf if setting is None else setting

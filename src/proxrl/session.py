@@ -1,150 +1,167 @@
-"""What surrounds the algorithm while it runs: counters, metrics, evaluations, checkpoints, and the wish to stop."""
+"""What surrounds the algorithm while it runs: counters, metrics, evaluations, checkpoints, and requests to stop.
+
+A session knows nothing of networks, optimizers or rollouts: an engine gives it counts, episodes, metrics, and named tensors to
+save and restore.
+"""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
-from proxrl.build import Parts
 from proxrl.callback import Callback
-from proxrl.envs.spaces import same_form, space_from_json, space_to_json
+from proxrl.config import Config
+from proxrl.envs.spaces import space_difference, space_from_json, space_to_json
 from proxrl.errors import CollectiveError, ProxRLError, one_line
 from proxrl.log.api import Display, Logger
 from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, RunState
-from proxrl.types import Episode, Rollout
+from proxrl.types import Episode, Progress, Rollout
+from proxrl.world.api import World
 
-# Training return is the mean over this many episodes; fewer than `ENOUGH` say too little to call a best.
+# The training return is the mean over this many episodes; fewer than `ENOUGH` are too few to call it a best.
 WINDOW, ENOUGH = 100, 20
 # A kill that can't be caught loses at most this much.
 SECONDS_BETWEEN_SAVES = 60.0
-# Whoever looks at a running job sees numbers that are at most this old.
+# The most that status.json lags behind a running job.
 SECONDS_BETWEEN_STATUSES = 5.0
 
+# A checkpoint in memory: its tensors and its state.
+Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
 
-# A checkpoint as it was read: tensors and state.
-Saved: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
+
+@dataclass(frozen=True)
+class Trainee:
+    """What an engine trains, as the session sees it."""
+
+    tensors: Callable[[], dict[str, Tensor]]  # everything that learns, by name
+    restore: Callable[[dict[str, Tensor]], None]  # takes the same tensors, after their values were replaced
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    parts: Any  # the engine's own objects, for callbacks
+
+
+def _capture_nothing(session: "Session") -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Who watches a run: loggers and the display get numbers, callbacks may change it, `evaluate` plays episodes."""
+
+    loggers: Sequence[Logger]
+    display: Display
+    evaluate: Callable[[int], Scores]
+    callbacks: Sequence[Callback] = ()
+    capture: "Callable[[Session], None]" = _capture_nothing
 
 
 class Session:
-    """One process's part of a run: from the start or a checkpoint to the end of the budget or a stop.
+    """One process's part of a run: from the start or a checkpoint to the end of the step budget or a stop.
 
-    Counters, episodes and everything that is learnt are the same on all ranks; the first rank alone writes.
+    Counters, episodes and everything that learns are the same on all ranks; rank 0 alone writes files.
     """
 
     def __init__(
-        self,
-        parts: Parts,
-        folder: RunFolder,
-        loggers: Sequence[Logger],
-        display: Display,
-        evaluate: Callable[[int], Scores],
-        saved: Saved | None,
-        callbacks: Sequence[Callback] = (),
-        capture: "Callable[[Session], None]" = lambda session: None,  # noqa: ARG005 - the signature of what captures
+        self, config: Config, world: World, trainee: Trainee, folder: RunFolder, observers: Observers, saved: Saved | None
     ) -> None:
-        self.parts, self.folder, self.loggers, self.display, self.evaluate = parts, folder, loggers, display, evaluate
-        self.callbacks, self.capture = callbacks, capture
+        self.config, self.world, self.trainee, self.folder, self.observers = config, world, trainee, folder, observers
+        self.parts = trainee.parts
         self.step = self.iteration = 0
-        self.episode_counts: Sequence[int] | None = None
+        self.episode_counts: Sequence[int] | None = None  # begun so far by each environment of all ranks
         self.recent: deque[Episode] = deque(maxlen=WINDOW)
         self.best_return: float | None = None
         self.best_snapshot: Saved | None = None
         self.stop_requested = False  # by a signal or a callback, on this rank
-        self.stopping = False  # on all
-        self.saved_at = self.told_at = time.monotonic()
+        self.stopping = False  # on all ranks
+        self.saved_at = self.status_at = time.monotonic()
         self.saved_step = -1
         self._begin(saved)
 
-    def request_stop(self) -> None:
-        self.stop_requested = True
+    @property
+    def display(self) -> Display:
+        return self.observers.display
+
+    @property
+    def loggers(self) -> Sequence[Logger]:
+        return self.observers.loggers
 
     @property
     def mean_return(self) -> float | None:
+        """The mean return of the last episodes, 100 at most; None before the first one has finished."""
         return float(np.mean([episode.total_reward for episode in self.recent])) if self.recent else None
 
-    @property
-    def _best_by(self) -> str:
-        return "training" if self.parts.config.eval_every is None else "evaluation"
+    def request_stop(self) -> None:
+        """Save and end the run after the current iteration."""
+        self.stop_requested = True
 
-    def collected(self, rollout: Rollout) -> None:
-        """A rollout is there, and nothing has been learnt from it yet."""
-        for callback in self.callbacks:
+    # --- called by the training loop -----------------------------------------------------------------------------------------
+
+    def call_on_rollout(self, rollout: Rollout) -> None:
+        """Call the callbacks after collection, before the update. They may change the rollout."""
+        for callback in self.observers.callbacks:
             with attribute_errors(callback, "on_rollout"):
                 callback.on_rollout(self, rollout)
-        if self.callbacks and np.shape(rollout.reward) != rollout.valid.shape:
-            shapes = f"{np.shape(rollout.reward)}, but must have {rollout.valid.shape}"
-            raise ProxRLError(f"a callback left rewards of shape {shapes}; nothing was learnt from this rollout")
-        if self.callbacks and not np.isfinite(rollout.reward).all():
-            raise ProxRLError("a callback left rewards that are not finite numbers; nothing was learnt from this rollout")
 
-    def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
-        """An iteration is over: count it, log it, and evaluate and save if it is time to."""
+    def report(self, progress: Progress, metrics: dict[str, float]) -> None:
+        """End an iteration: count it, log it, and evaluate and save where it is time to."""
         before = self.step
         self.iteration += 1
-        episodes = self._count(rollout)
+        episodes = self._count(progress)
         self.display.update(self.step, self.mean_return, self.best_return)
         charts = {"charts/SPS": self.display.steps_per_second}
         if episodes:
             charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
             charts["charts/episodic_length"] = float(np.mean([episode.length for episode in episodes]))
         self._consider_best(before, charts)
-        metrics = {**charts, **metrics}
-        for callback in self.callbacks:
-            with attribute_errors(callback, "on_iteration"):
-                callback.on_iteration(self, metrics)
-            odd = [name for name, value in metrics.items() if not isinstance(value, Real)]
-            if odd:
-                what = f"{odd[0]!r} = {metrics[odd[0]]!r}"
-                raise ProxRLError(f"{type(callback).__name__}.on_iteration left {what} in the metrics; they must be numbers")
-        for logger in self.loggers:
-            with attribute_errors(logger, "log"):
-                logger.log(self.step, metrics)
-        if _crossed(self.parts.config.capture_video, self.iteration - 1, self.iteration):
-            self.capture(self)
-        keep = _crossed(self.parts.config.save_every, before, self.step)
+        self._log({**charts, **metrics})
+        if _crossed(self.config.capture_video, self.iteration - 1, self.iteration):
+            self.observers.capture(self)
+        keep = _crossed(self.config.save_every, before, self.step)
         if self._agree_to_stop_or_save() or keep:
             self.save_latest("running", keep)
-        elif time.monotonic() - self.told_at > SECONDS_BETWEEN_STATUSES:
+        elif time.monotonic() - self.status_at > SECONDS_BETWEEN_STATUSES:
             self.write_status("running")
 
-    def _count(self, rollout: Rollout) -> list[Episode]:
-        """Take in what all ranks did; gives the episodes they finished."""
-        first = self.parts.first_env
-        # An episode that has begun but not moved yet is begun again by a resumed run, so it does not count.
-        counts = (self.parts.environments.episode_counts - rollout.starts[-1]).tolist()
-        episodes = [episode._replace(env=first + episode.env) for episode in rollout.episodes]
-        steps, all_counts, all_episodes = zip(*self.parts.world.gather((rollout.steps, counts, episodes)), strict=True)
+    # --- counters and metrics -----------------------------------------------------------------------------------------------
+
+    def _count(self, progress: Progress) -> list[Episode]:
+        """Add what all ranks did to the counters; return the episodes that they finished."""
+        steps, all_episodes, all_counts = zip(*self.world.gather(tuple(progress)), strict=True)
         self.step += sum(steps)
         self.episode_counts = [count for part in all_counts for count in part]
-        # In the order of time, as one rank would find them.
+        # In order of time, as one rank would find them.
         finished = sorted((episode for part in all_episodes for episode in part), key=lambda episode: (episode.step, episode.env))
         self.recent.extend(finished)
         return finished
 
-    def _agree_to_stop_or_save(self) -> bool:
-        """One rank's wish stops all, since none can train alone; the first rank's clock says whether it is time to save."""
-        world = self.parts.world
-        due = world.rank == 0 and time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES
-        wishes = torch.tensor([bool(self.stop_requested), due], dtype=torch.int32)
-        world.sum_(wishes)
-        self.stopping = bool(wishes[0])
-        return bool(wishes[1])
+    def _log(self, metrics: dict[str, float]) -> None:
+        for callback in self.observers.callbacks:
+            with attribute_errors(callback, "on_iteration"):
+                callback.on_iteration(self, metrics)
+            wrong = [name for name, value in metrics.items() if not isinstance(value, Real)]
+            if wrong:
+                entry = f"{wrong[0]!r} = {metrics[wrong[0]]!r}"
+                raise ProxRLError(f"{type(callback).__name__}.on_iteration left {entry} in the metrics; they must be numbers")
+        for logger in self.loggers:
+            with attribute_errors(logger, "log"):
+                logger.log(self.step, metrics)
 
     def _consider_best(self, before: int, charts: dict[str, float]) -> None:
-        """Best by evaluation where the run evaluates, by training return where it does not."""
-        config = self.parts.config
+        """Note a new best: by evaluation where the run evaluates, otherwise by training return."""
         score: float | None = None
-        if config.eval_every is not None:
-            if _crossed(config.eval_every, before, self.step) or self.step >= config.planned_steps:
-                scores = self.evaluate(self.step)
+        if self.config.eval_every is not None:
+            if _crossed(self.config.eval_every, before, self.step) or self.step >= self.config.planned_steps:
+                scores = self.observers.evaluate(self.step)
                 score = scores.mean
                 charts["eval/episodic_return"] = score
                 charts["eval/episodic_length"] = float(np.mean(scores.lengths))
@@ -153,14 +170,28 @@ class Session:
             score = self.mean_return
         if score is not None and (self.best_return is None or score > self.best_return):
             self.best_return = score
-            if self.parts.world.rank == 0:
-                # A copy in memory is cheap, a synced file is not: it goes to disk with the next save.
+            if self.world.rank == 0:
+                # A copy in memory is cheap, a synced file is not: it is written with the next save.
                 tensors, state = self._snapshot()
                 self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
 
+    @property
+    def _best_by(self) -> str:
+        return "training" if self.config.eval_every is None else "evaluation"
+
+    def _agree_to_stop_or_save(self) -> bool:
+        """Stop all ranks if one wants to, since none can train alone; return whether rank 0's clock says it is time to save."""
+        due = self.world.rank == 0 and time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES
+        votes = torch.tensor([bool(self.stop_requested), due], dtype=torch.int32)
+        self.world.sum_(votes)
+        self.stopping = bool(votes[0])
+        return bool(votes[1])
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------------
+
     def save_latest(self, state: RunState, keep: bool = False) -> None:
-        """Write best, then latest, then the status: whatever interrupts this, what is on disk is whole. `keep` writes one
-        that later ones do not replace.
+        """Write `best`, then `latest`, then the status: an interruption leaves every file on disk whole. `keep` also writes
+        `step-<n>`, which later saves do not replace.
         """
         snapshot = self._verified_snapshot()
         if keep:
@@ -174,29 +205,28 @@ class Session:
         self.write_status(state)
         self.saved_at = time.monotonic()
 
+    def write_status(self, state: RunState) -> None:
+        self.status_at = time.monotonic()
+        if self.world.rank == 0:
+            self.folder.write_status(state, self.step, self.config.planned_steps, self.mean_return, self.best_return)
+
     def _write(self, name: str, snapshot: Saved) -> None:
-        if self.parts.world.rank == 0:
+        if self.world.rank == 0:
             checkpoint.save(self.folder.checkpoint_path(name), *snapshot)
 
     def _verified_snapshot(self) -> Saved:
-        """What is to be saved, once it is certain that all ranks have learnt the same."""
+        """Return what is to be saved, after checking that all ranks have learned the same."""
         tensors, state = self._snapshot()
-        digests = self.parts.world.gather(checkpoint.digest(tensors))
-        odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-        if odd:
+        digests = self.world.gather(checkpoint.digest(tensors))
+        different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if different:
             raise CollectiveError(
-                f"at step {self.step:,} rank {odd[0]} has other parameters than rank 0, though both took the same steps: do their"
-                " hosts compute alike? The last good checkpoint is untouched"
+                f"at step {self.step:,} rank {different[0]} has other parameters than rank 0, though both took the same steps;"
+                " check that their hosts compute alike. The last good checkpoint is untouched"
             )
         return tensors, state
 
-    def write_status(self, state: RunState) -> None:
-        self.told_at = time.monotonic()
-        if self.parts.world.rank == 0:
-            self.folder.write_status(state, self.step, self.parts.config.planned_steps, self.mean_return, self.best_return)
-
     def _snapshot(self) -> Saved:
-        environments = self.parts.environments
         state = {
             "step": self.step,
             "iteration": self.iteration,
@@ -204,21 +234,22 @@ class Session:
             "recent": [list(episode) for episode in self.recent],
             "best_return": self.best_return,
             "best_by": self._best_by,
-            "observation_space": space_to_json(environments.observation_space),
-            "action_space": space_to_json(environments.action_space),
+            "observation_space": space_to_json(self.trainee.observation_space),
+            "action_space": space_to_json(self.trainee.action_space),
         }
-        return learned_tensors(self.parts), state
+        return self.trainee.tensors(), state
 
     def _begin(self, saved: Saved | None) -> None:
-        """Begin with the first rank's parameters, and where it has a checkpoint go on from it as if nothing had happened. Random
-        streams need no restoring: they are addressed by iteration and episode.
+        """Start all ranks from rank 0's parameters, and from its checkpoint where it has one. Random streams need no restoring:
+        they are addressed by iteration and episode.
         """
-        ours, world = learned_tensors(self.parts), self.parts.world
+        tensors = self.trainee.tensors()
         for name, tensor in (saved[0] if saved else {}).items():
-            ours[name].copy_(tensor)
-        for tensor in ours.values():
-            world.broadcast_(tensor)
-        state = world.gather(saved and saved[1])[0]
+            tensors[name].copy_(tensor)
+        for tensor in tensors.values():
+            self.world.broadcast_(tensor)
+        self.trainee.restore(tensors)
+        state = self.world.gather(saved and saved[1])[0]
         if state is None:
             return
         self.step, self.iteration = state["step"], state["iteration"]
@@ -228,52 +259,32 @@ class Session:
         self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
         self.saved_step = self.step
 
-    @property
-    def own_episode_counts(self) -> Sequence[int] | None:
-        """Of this rank's environments: episodes that they have begun in earlier sessions."""
-        if self.episode_counts is None:
-            return None
-        first = self.parts.first_env
-        return self.episode_counts[first : first + self.parts.environments.num_envs]
 
-
-def learned_tensors(parts: Parts) -> dict[str, torch.Tensor]:
-    """Everything that learns; the tensors themselves, so that restoring copies into them."""
-    policy = {f"policy.{name}": tensor for name, tensor in parts.policy.state_dict().items()}
-    rewards = {f"rewards.{name}": tensor for name, tensor in parts.reward_scaler.state_dict().items()}
-    steering = {f"steering.{name}": tensor for name, tensor in parts.steering.state_dict().items()}
-    return policy | rewards | steering | parts.optimizer.tensors()
-
-
-def check_restorable(parts: Parts, path: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+def check_restorable(trainee: Trainee, folder: RunFolder, saved: Saved) -> None:
     """Refuse the checkpoint of another environment or other networks."""
-    for kind in ("observation_space", "action_space"):
-        now, then = getattr(parts.environments, kind), space_from_json(state[kind])
-        if not same_form(now, then):
-            label = kind.replace("_", " ")
-            raise ProxRLError(
-                f"the environment's {label} is {now}, but the run in {path} was begun with {then};"
-                " use another --name, or --clobber to start over"
-            )
-    ours = learned_tensors(parts)
-    if {name: tensor.shape for name, tensor in ours.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
+    tensors, state = saved
+    spaces = (space_from_json(state[kind]) for kind in ("observation_space", "action_space"))
+    difference = space_difference(trainee, *spaces)
+    if difference is not None:
+        raise ProxRLError(f"{difference} (run folder {folder.path}); use another --name, or --clobber to start over")
+    if {name: tensor.shape for name, tensor in trainee.tensors().items()} != {name: x.shape for name, x in tensors.items()}:
         raise ProxRLError(
-            f"the checkpoint in {path} belongs to other networks or spaces: has the environment changed?"
+            f"the checkpoint in {folder.path} belongs to other networks or spaces: has the environment changed?"
             " Use another --name, or --clobber to start over"
         )
 
 
 @contextmanager
-def attribute_errors(part: object, call: str) -> Iterator[None]:
-    """An error in a part that may be the user's own says whose it is."""
+def attribute_errors(part: object, method: str) -> Iterator[None]:
+    """Name the callback or logger in an error that it raises, since it may be the user's."""
     try:
         yield
     except ProxRLError:
         raise
     except Exception as error:
-        raise ProxRLError(f"{type(part).__name__}.{call} failed: {one_line(error)} (--debug shows where)") from error
+        raise ProxRLError(f"{type(part).__name__}.{method} failed: {one_line(error)} (--debug shows where)") from error
 
 
 def _crossed(every: int | None, before: int, now: int) -> bool:
-    """Whether a multiple of `every` was reached between two step counts."""
+    """Return whether a multiple of `every` was reached between two counts."""
     return every is not None and before // every < now // every

@@ -1,6 +1,6 @@
-"""The data that passes between the stages, every field with its shape.
+"""The data passed between the stages of an iteration, every field with its shape.
 
-T = rollout steps, N = environments of this rank, B = rows of a minibatch, K = episodes that ended in the step or rollout.
+T = rollout steps, N = environments of this rank, B = rows of a minibatch, K = environments truncated in the rollout.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 # A numpy array or a torch tensor: the advantage and the loss are written once for both.
 Array: TypeAlias = Any
-# An array, or nested dicts and tuples of arrays (see tree.py).
+# An array, or nested dicts and tuples of arrays (see common/tree.py).
 Tree: TypeAlias = Any
 
 
@@ -25,43 +25,56 @@ class Episode(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What N environments answer to N actions.
+    """The result of one action in each of N environments.
 
     The arrays belong to the pool and may be overwritten by its next step: copy what must last.
     """
 
-    obs: Tree  # [N, ...] what to act on next
+    obs: Tree  # [N, ...] the observations to act on next
     reward: NDArray[np.float32]  # [N] as the environment gave it
     terminated: NDArray[np.bool_]  # [N] the task ended; never set together with truncated
-    truncated: NDArray[np.bool_]  # [N] the clock ran out
+    truncated: NDArray[np.bool_]  # [N] the time limit was reached
     valid: NDArray[np.bool_]  # [N] False on the dummy step that next-step autoreset puts between episodes
-    final_obs: Tree | None  # [K, ...] same-step autoreset: true last observations, in the order of the ended environments
+    final_obs: Tree | None  # same-step autoreset: the true last observations, in the order of the ended environments
     episodes: list[Episode]  # finished in this step
 
 
 @dataclass
 class Rollout:
-    """T steps of N environments. Trees of observations hold T + 1 rows: the last one is where the next rollout begins."""
+    """T steps of N environments. Observations have T + 1 rows: the last one is where the next rollout begins."""
 
-    obs: Tree  # [T + 1, N, ...]
+    # Arrays [T + 1, N, ...]. Stacks of frames are a read-only `FrameBuffer` (engine/frames.py), which stores each frame once:
+    # it is indexed like an array, and np.asarray() makes it one.
+    obs: Tree
     starts: NDArray[np.bool_]  # [T + 1, N] the observation begins an episode
     action: Array  # [T, N, ...] as sampled, before clipping to the environment's bounds
     reward: NDArray[np.float32]  # [T, N]
     terminated: NDArray[np.bool_]  # [T, N]
     truncated: NDArray[np.bool_]  # [T, N]
-    valid: NDArray[np.bool_]  # [T, N]
+    valid: NDArray[np.bool_]  # [T, N] False for dummy steps and for steps past the step budget
+    last: NDArray[np.bool_]  # [T, N] the last step that counts in its environment: the end of the rollout, or of the step budget
     final_index: tuple[NDArray[np.int64], NDArray[np.int64]]  # [K], [K] (t, n) where final_obs replaces obs[t + 1, n]
     final_obs: Tree | None  # [K, ...]
     episodes: list[Episode]
+    # Log-probabilities and values [N] of each step, where acting computed both; otherwise empty.
+    outputs: list[tuple[Array, Array]]
 
     @property
     def steps(self) -> int:
-        """Agent steps: dummy steps are not steps."""
+        """The number of steps that count."""
         return int(self.valid.sum())
 
 
+class Progress(NamedTuple):
+    """What one rank did in one iteration, for the counters of the run."""
+
+    steps: int
+    episodes: list[Episode]  # finished; environments are numbered over all ranks
+    episode_counts: list[int]  # [N] episodes begun so far by each environment of this rank
+
+
 class Terms(NamedTuple):
-    """The parts of the loss, and the debug variables that tell whether an update went well (core detail 12)."""
+    """The terms of the loss, and the diagnostics that tell whether an update went well (core detail 12)."""
 
     policy_loss: Array
     value_loss: Array
@@ -75,10 +88,14 @@ class Terms(NamedTuple):
 class Batch:
     """Rows for the update: a whole rollout flattened, or a minibatch of it."""
 
-    obs: Tree  # [B, ...] as the network takes it: normalised once, since statistics are frozen until the update ends
+    obs: Tree  # [B, ...] preprocessed, once per rollout, since statistics are frozen until the update ends
     action: Array  # [B, ...]
     log_prob: Array  # [B] of the policy that acted
     value: Array  # [B] at the time of the rollout
     advantage: Array  # [B]
     target: Array  # [B] what the value function should predict
-    weight: Array  # [B] 0 for rows that must not count; sums to 1 over a minibatch
+    weight: Array  # [B] 0 for rows that do not count; over a minibatch of all ranks, weights sum to 1
+
+    def mean(self, column: Array) -> Array:
+        """Return the mean of a column [B] over the rows that count; over several ranks, this rank's contribution to that mean."""
+        return self.weight @ column

@@ -320,7 +320,7 @@ def test_an_environment_that_has_changed_since(finished: Path, monkeypatch: pyte
 
     monkeypatch.setattr(odd_envs.Odd, "observation_space", spaces.Box(-1, 1, (4,)))
     line = refused(*RESUME)
-    assert "observation space is Box(-1.0, 1.0, (4,), float32), but the run in" in line
+    assert "observation space is Box(-1.0, 1.0, (4,), float32), but the policy was trained with" in line
     assert "--name" in line
     assert saved(finished)[1]["step"] == 64
 

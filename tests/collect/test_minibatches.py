@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from harness import run_ranks
-from proxrl.build import CARRIED, build_compute
-from proxrl.collect.minibatches import layout, minibatches, moments, shuffle
+from proxrl.build import build_compute
+from proxrl.collect.minibatches import Minibatches, layout, moments, shuffle
 from proxrl.common.seeding import Purpose, generator
 from proxrl.config import Config
 from proxrl.engine.api import Compute
@@ -26,7 +26,7 @@ def make_compute(kind: str) -> Compute:
     config = Config(compute=kind, hidden_sizes=(4,))
     env = make_env("CartPole-v1")
     policy = make_policy(config, env.observation_space, env.action_space)
-    return build_compute(config, policy, FlatParameters(policy.groups(), CARRIED))
+    return build_compute(config, policy, FlatParameters(policy.groups()))
 
 
 def streams(num_envs: int, first_env: int = 0, iteration: int = 0) -> list[np.random.Generator]:
@@ -109,7 +109,7 @@ def make_config(**changes: Any) -> Config:
 def run(compute: Compute, config: Config, weight: Any, advantage: Any) -> list[Batch]:
     batch = make_batch(compute, 40, weight, advantage)
     given = np.array(batch.advantage)
-    result = list(minibatches(batch, streams(4), config.epochs, config, compute, Solo(), 0))
+    result = list(Minibatches(config, compute, Solo(), 0).draw(batch, streams(4), config.epochs))
     assert np.array_equal(given, np.asarray(batch.advantage))
     return result
 
@@ -197,7 +197,7 @@ def test_two_ranks_of_two_environments_equal_one_of_four(mode: str, kind: str) -
         part = slice(first, first + num_envs)
         batch = make_batch(compute, 6 * num_envs, weight[:, part].ravel(), advantage[:, part].ravel())
         result = []
-        for minibatch in minibatches(batch, streams(num_envs, first), config.epochs, config, compute, world, first):
+        for minibatch in Minibatches(config, compute, world, first).draw(batch, streams(num_envs, first), config.epochs):
             rows = np.asarray(minibatch.action)
             keys = (rows // num_envs * 4 + first + rows % num_envs).tolist()
             result.append(dict(zip(keys, zip(minibatch.advantage.tolist(), minibatch.weight.tolist(), strict=True), strict=True)))

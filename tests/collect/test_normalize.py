@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from harness import NextStepEnvs, assemble, collect, run_ranks, scripted
+from harness import NextStepEnvs, assemble, collect, make_rollout, run_ranks, scripted
 from proxrl.collect.rewards import RewardScaler
 from proxrl.config import Config
 from proxrl.envs.gymnasium import InProcessEnvs
@@ -19,12 +19,9 @@ from proxrl.types import Rollout
 from proxrl.world.solo import Solo
 
 
-def make_rollout(reward: Any, terminated: Any = None, truncated: Any = None, valid: Any = None) -> Rollout:
-    reward = np.asarray(reward, np.float32)
-    never, none = np.zeros(reward.shape, np.bool_), np.array([], np.int64)
-    terminated, truncated = (never if x is None else np.asarray(x, np.bool_) for x in (terminated, truncated))
-    valid = ~never if valid is None else np.asarray(valid, np.bool_)
-    return Rollout(None, never, never, reward, terminated, truncated, valid, (none, none), None, [])
+def rollout_of(reward: Any, **flags: Any) -> Rollout:
+    given = {name: np.asarray(flag, np.bool_) for name, flag in flags.items() if flag is not None}
+    return make_rollout(reward=np.asarray(reward, np.float32), **given)
 
 
 # --- moments ------------------------------------------------------------------------------------------------------------------
@@ -116,7 +113,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_running_return_and_nothing_
     rollouts = []
     for _ in range(6):
         terminated, truncated = rng.random((2, 20, 3)) < 0.1
-        rollouts.append(make_rollout(rng.normal(5, 1, (20, 3)), terminated, truncated & ~terminated))
+        rollouts.append(rollout_of(rng.normal(5, 1, (20, 3)), terminated=terminated, truncated=truncated & ~terminated))
         scaled = scaler.scale(rollouts[-1], 0.9, Solo())
         deviation = running_returns(rollouts, 0.9).std()
         assert scaled.dtype == np.float32
@@ -126,17 +123,17 @@ def test_rewards_are_divided_by_the_deviation_of_the_running_return_and_nothing_
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
 def test_the_running_return_begins_anew_after_either_ending(kind: str) -> None:
     scaler = RewardScaler(1, normalize=True, clip=None)
-    scaler.scale(make_rollout([[4], [4], [4]], **{kind: [[0], [1], [0]]}), 0.5, Solo())
+    scaler.scale(rollout_of([[4], [4], [4]], **{kind: [[0], [1], [0]]}), 0.5, Solo())
     # Returns 4, 6, then 4 again; half of the last one goes into the next rollout.
     assert scaler.running_return.tolist() == [2]
     assert float(scaler.moments.mean) == pytest.approx(14 / 3)
-    scaler.scale(make_rollout([[1]]), 0.5, Solo())
+    scaler.scale(rollout_of([[1]]), 0.5, Solo())
     assert float(scaler.moments.mean) == pytest.approx((14 + 3) / 4)
 
 
 def test_dummy_steps_are_no_part_of_the_running_return() -> None:
     scaler = RewardScaler(1, normalize=True, clip=None)
-    scaler.scale(make_rollout([[4], [999], [4]], terminated=[[1], [0], [0]], valid=[[1], [0], [1]]), 0.5, Solo())
+    scaler.scale(rollout_of([[4], [999], [4]], terminated=[[1], [0], [0]], valid=[[1], [0], [1]]), 0.5, Solo())
     assert int(scaler.moments.count) == 2
     assert float(scaler.moments.mean) == pytest.approx(4)
     assert float(scaler.moments.variance) == pytest.approx(0, abs=1e-6)
@@ -145,19 +142,19 @@ def test_dummy_steps_are_no_part_of_the_running_return() -> None:
 def test_scaled_rewards_are_clipped_after_the_division() -> None:
     scaler = RewardScaler(1, normalize=True, clip=1.5)
     # Without discounting into the future the returns are the rewards: deviation 10.
-    assert scaler.scale(make_rollout([[-10], [10], [-10], [10]]), 0.0, Solo()).ravel().tolist() == pytest.approx([-1, 1, -1, 1])
-    scaled = scaler.scale(make_rollout([[0], [0], [0], [1000]]), 0.0, Solo())
+    assert scaler.scale(rollout_of([[-10], [10], [-10], [10]]), 0.0, Solo()).ravel().tolist() == pytest.approx([-1, 1, -1, 1])
+    scaled = scaler.scale(rollout_of([[0], [0], [0], [1000]]), 0.0, Solo())
     assert scaled.ravel().tolist() == [0, 0, 0, 1.5]
 
 
 def test_off_means_off_and_clipping_works_alone() -> None:
     reward = [[-7.0], [0.5], [9.0]]
-    assert RewardScaler(1, False, None).scale(make_rollout(reward), 0.9, Solo()).tolist() == reward
-    assert RewardScaler(1, False, 1.0).scale(make_rollout(reward), 0.9, Solo()).tolist() == [[-1.0], [0.5], [1.0]]
+    assert RewardScaler(1, False, None).scale(rollout_of(reward), 0.9, Solo()).tolist() == reward
+    assert RewardScaler(1, False, 1.0).scale(rollout_of(reward), 0.9, Solo()).tolist() == [[-1.0], [0.5], [1.0]]
 
 
 def test_scaling_leaves_the_rewards_of_the_rollout_alone() -> None:
-    rollout = make_rollout([[1.0], [100.0]])
+    rollout = rollout_of([[1.0], [100.0]])
     RewardScaler(1, True, 0.1).scale(rollout, 0.9, Solo())
     assert rollout.reward.tolist() == [[1], [100]]
 

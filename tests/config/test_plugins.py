@@ -299,7 +299,7 @@ def test_an_environment_that_has_changed_is_rejected_on_evaluation_and_resume() 
     other = {**TINY, "total_steps": 200}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TwoRooms, "action_space", spaces.MultiDiscrete([2]))
-        with pytest.raises(ProxRLError, match=r"the environment's action space is MultiDiscrete.* was begun with Discrete"):
+        with pytest.raises(ProxRLError, match=r"the environment's action space is MultiDiscrete.* was trained with Discrete"):
             proxrl.train(TwoRooms, **other, quiet=True)
 
 

@@ -9,7 +9,8 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from proxrl.build import CARRIED, build_compute
+from harness import make_rollout
+from proxrl.build import build_compute
 from proxrl.config import Config
 from proxrl.engine.api import Compute, Outputs
 from proxrl.engine.autograd import TorchCompute
@@ -17,7 +18,7 @@ from proxrl.engine.flat import FlatParameters
 from proxrl.engine.numpy_mlp import NumpyCompute
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
-from proxrl.types import Batch, Rollout
+from proxrl.types import Batch, Rollout, Terms
 
 STEPS, ENVS = 5, 3
 ACTIONS = {"discrete": spaces.Discrete(4, start=1), "box": spaces.Box(-1, 1, (2, 2), np.float32)}
@@ -50,7 +51,7 @@ def make_pair(obs: str, action: str, hidden: tuple[int, ...] = (7, 5), activatio
     result: dict[str, Any] = {}
     for kind in ("numpy", "autograd"):
         twin = copy.deepcopy(policy)
-        parameters = FlatParameters(twin.groups(), CARRIED)
+        parameters = FlatParameters(twin.groups())
         result[kind] = (twin, parameters, build_compute(config.replace(compute=kind), twin, parameters))
     assert isinstance(result["numpy"][2], NumpyCompute)
     assert isinstance(result["autograd"][2], TorchCompute)
@@ -72,19 +73,13 @@ def sample_actions(action: str, *shape: int) -> NDArray[Any]:
     return rng.integers(0, 4, shape) if action == "discrete" else rng.normal(size=(*shape, 4)).astype(np.float32)
 
 
-def make_rollout(obs: str, action: str) -> Rollout:
-    flags = np.zeros((STEPS, ENVS), np.bool_)
-    return Rollout(
+def sample_rollout(obs: str, action: str) -> Rollout:
+    return make_rollout(
         obs=sample_obs(obs, STEPS + 1, ENVS),
-        starts=np.zeros((STEPS + 1, ENVS), np.bool_),
         action=sample_actions(action, STEPS, ENVS),
         reward=np.zeros((STEPS, ENVS), np.float32),
-        terminated=flags,
-        truncated=flags,
-        valid=~flags,
         final_index=(np.array([1, 4]), np.array([2, 0])),
         final_obs=sample_obs(obs, 2)[::-1].copy(),
-        episodes=[],
     )
 
 
@@ -106,7 +101,7 @@ def close(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("obs", OBSERVATIONS)
 def test_acting_and_evaluating_agree(obs: str, action: str) -> None:
     pair = make_pair(obs, action)
-    rollout = make_rollout(obs, action)
+    rollout = sample_rollout(obs, action)
     policy = pair["numpy"][0]
     rng = np.random.default_rng(3)
     starts = np.zeros(ENVS, np.bool_)
@@ -148,7 +143,7 @@ def check_gradients(obs: str, action: str, hidden: tuple[int, ...], activation: 
     raw, chosen = sample_obs(obs, rows), sample_actions(action, rows)
     rng = np.random.default_rng(4)
     gradient = rng.normal(size=(3, rows)).astype(np.float32)
-    terms = np.arange(CARRIED, dtype=np.float32)
+    terms = np.arange(len(Terms._fields), dtype=np.float32)
 
     policy, parameters, _ = make_pair(obs, action, hidden, activation)["autograd"]
     expected_outputs = reference(policy, raw, torch.from_numpy(chosen))
@@ -163,15 +158,13 @@ def check_gradients(obs: str, action: str, hidden: tuple[int, ...], activation: 
             assert close(ours, theirs.detach()), kind
         compute.backward(Outputs(*map(compute.array, gradient)), list(compute.array(terms)))
         assert torch.allclose(flat.gradient, expected, rtol=1e-4, atol=2e-5), kind
-        assert flat.carried.tolist() == terms.tolist(), kind
+        assert flat.terms.tolist() == terms.tolist(), kind
 
 
 def run_forward(compute: Compute, raw: NDArray[Any], action: NDArray[Any]) -> Outputs:
     """As the update does: on observations that `evaluate` has prepared."""
-    flags = np.zeros((1, len(raw)), np.bool_)
-    none = np.array([], np.int64)
-    both = np.stack([raw, raw])
-    rollout = Rollout(both, flags, action[None], flags.astype(np.float32), flags, flags, ~flags, (none, none), None, [])
+    reward = np.zeros((1, len(raw)), np.float32)
+    rollout = make_rollout(obs=np.stack([raw, raw]), action=action[None], reward=reward)
     prepared = compute.evaluate(rollout).obs
     zeros = compute.array(np.zeros(len(raw), np.float32))
     return compute.forward(Batch(prepared, compute.array(action), zeros, zeros, zeros, zeros, zeros))
@@ -216,7 +209,7 @@ def test_many_rows_agree_as_few_do(activation: str, scale: float) -> None:
         with np.errstate(all="raise", under="ignore"):
             outputs[kind] = run_forward(compute, raw, chosen)
             ones = compute.array(np.full(rows, 1e-3, np.float32))
-            compute.backward(Outputs(0 * ones, ones, ones), list(compute.array(np.zeros(CARRIED, np.float32))))
+            compute.backward(Outputs(0 * ones, ones, ones), list(compute.array(np.zeros(len(Terms._fields), np.float32))))
         gradients[kind] = flat.gradient
     values = [outputs[kind].value for kind in pair]
     assert np.allclose(values[0], values[1].numpy(), rtol=1e-5, atol=2e-6 * max(1, scale))

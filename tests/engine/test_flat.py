@@ -16,14 +16,14 @@ def make_module() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
-def flatten(module: nn.Module, carried: int) -> FlatParameters:
-    return FlatParameters([list(module.parameters())], carried)
+def flatten(module: nn.Module) -> FlatParameters:
+    return FlatParameters([list(module.parameters())])
 
 
 def test_module_and_flat_buffers_are_the_same_memory() -> None:
     module = make_module()
     expected = nn.utils.parameters_to_vector(make_module().parameters()).detach()
-    flat = flatten(module, carried=2)
+    flat = flatten(module)
     assert torch.equal(flat.values, expected)
     flat.values.mul_(2)
     assert torch.equal(nn.utils.parameters_to_vector(module.parameters()).detach(), 2 * expected)
@@ -37,7 +37,7 @@ def test_module_and_flat_buffers_are_the_same_memory() -> None:
 
 def test_loading_a_state_dict_keeps_the_ties() -> None:
     module = make_module()
-    flat = flatten(module, carried=0)
+    flat = flatten(module)
     other = {name: tensor + 1 for name, tensor in copy.deepcopy(module.state_dict()).items()}
     module.load_state_dict(other)
     assert torch.equal(flat.values, torch.cat([tensor.reshape(-1) for tensor in other.values()]))
@@ -45,20 +45,20 @@ def test_loading_a_state_dict_keeps_the_ties() -> None:
     assert all((parameter == 0).all() for parameter in module.parameters())
 
 
-def test_carried_numbers_ride_in_the_gradients_message_but_are_not_clipped() -> None:
-    flat = flatten(make_module(), carried=2)
+def test_loss_terms_are_sent_with_the_gradient_but_not_clipped() -> None:
+    flat = flatten(make_module())
     flat.gradient.fill_(3.0)
-    flat.carried.copy_(torch.tensor([7.0, 8.0]))
-    assert flat.message[-2:].tolist() == [7, 8]
+    flat.terms.copy_(torch.arange(6.0))
+    assert flat.message[-6:].tolist() == list(range(6))
     flat.clip_gradient(0.5)
     assert flat.gradient.norm().item() == pytest.approx(0.5, rel=1e-5)
-    assert flat.carried.tolist() == [7, 8]
+    assert flat.terms.tolist() == list(range(6))
 
 
 def test_clip_equals_torch_and_leaves_small_gradients_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     for scale, limit in ((1.0, 0.5), (100.0, 0.5), (0.01, 0.5), (1.0, None)):
-        flat = flatten(make_module(), carried=1)
+        flat = flatten(make_module())
         flat.gradient.copy_(scale * torch.randn(flat.gradient.shape, generator=generator))
         reference = nn.Parameter(torch.zeros_like(flat.gradient))
         reference.grad = flat.gradient.clone()
@@ -69,7 +69,7 @@ def test_clip_equals_torch_and_leaves_small_gradients_alone() -> None:
 
 
 def test_clipping_a_zero_gradient_keeps_it_zero() -> None:
-    flat = flatten(make_module(), carried=0)
+    flat = flatten(make_module())
     flat.clip_gradient(0.5)
     assert (flat.gradient == 0).all()
 
@@ -77,13 +77,13 @@ def test_clipping_a_zero_gradient_keeps_it_zero() -> None:
 def test_groups_lie_one_after_the_other_and_are_parts_of_the_whole() -> None:
     module = make_module()
     first, second = module[0].parameters(), module[2].parameters()
-    flat = FlatParameters([list(second), list(first)], carried=1)
-    assert flat.parts == [slice(0, 12), slice(12, 32)]
-    flat.values[flat.parts[0]] = 7.0
+    flat = FlatParameters([list(second), list(first)])
+    assert flat.groups == [slice(0, 12), slice(12, 32)]
+    flat.values[flat.groups[0]] = 7.0
     assert all((parameter == 7).all() for parameter in module[2].parameters())
     assert not any((parameter == 7).any() for parameter in module[0].parameters())
 
 
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(ProxRLError, match="nothing to train"):
-        FlatParameters([[], []], carried=0)
+        FlatParameters([[], []])

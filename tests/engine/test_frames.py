@@ -29,7 +29,7 @@ def play(steps: int, num_envs: int, stack: int, channels: int, ends: float, seed
 
 def fill(buffer: FrameBuffer, stacks: NDArray[np.uint8]) -> None:
     for t, row in enumerate(stacks):
-        buffer[t] = row
+        buffer.store(t, row)
 
 
 @pytest.mark.parametrize(("stack", "channels", "ends"), [(4, 1, 0.1), (4, 3, 0.1), (2, 1, 0.5), (4, 1, 1.0), (3, 1, 0.0)])
@@ -77,8 +77,36 @@ def test_a_rollout_begins_where_the_last_one_ended() -> None:
     buffer = FrameBuffer(10, 3, stacks.shape[2:], np.uint8, 4)
     fill(buffer, stacks[:10])
     last: Any = buffer[-1]
-    buffer[0] = last
+    buffer.store(0, last)
     for t in range(1, 10):
-        buffer[t] = stacks[9 + t]
+        buffer.store(t, stacks[9 + t])
     assert np.array_equal(buffer[0], stacks[9])
     assert all(np.array_equal(buffer[t], stacks[9 + t]) for t in range(10))
+
+
+def test_a_buffer_reads_like_the_array_it_stands_for() -> None:
+    """Callbacks get it as `rollout.obs` of Atari runs."""
+    stacks = play(12, 3, 4, 1, 0.2)
+    buffer = FrameBuffer(12, 3, stacks.shape[2:], np.uint8, 4)
+    fill(buffer, stacks)
+    assert (buffer.shape, buffer.ndim, buffer.dtype, len(buffer)) == (stacks.shape, 5, np.uint8, 12)
+    assert np.array_equal(np.asarray(buffer), stacks)
+    assert np.asarray(buffer, np.float32).dtype == np.float32
+    first_two = [3, -1, slice(2, 9, 3), (4, 1), (slice(None), 2), np.array([5, 0]), (np.array([1, 7]), np.array([0, 2]))]
+    every_axis = [(4, 1, 2), (slice(None), 0, -1, 3), (..., 5), np.asarray(stacks) > 100, np.arange(36).reshape(12, 3) % 2 == 0]
+    for index in (*first_two, *every_axis):
+        assert np.array_equal(buffer[index], stacks[index]), index
+    assert np.array_equal(buffer[1:, ...], stacks[1:])
+    assert np.array_equal(buffer / 255, stacks / 255)
+    assert np.mean(buffer) == stacks.mean()
+    with pytest.raises(TypeError, match="item assignment"):
+        buffer[0] = stacks[0]  # type: ignore[index]  # frames are shared between stacks
+
+
+def test_the_first_steps_of_a_buffer() -> None:
+    stacks = play(12, 3, 4, 1, 0.2)
+    buffer = FrameBuffer(12, 3, stacks.shape[2:], np.uint8, 4)
+    fill(buffer, stacks)
+    part = buffer.first(5)
+    assert np.array_equal(np.asarray(part), stacks[:5])
+    assert torch.equal(part.rows(torch.device("cpu")).dense(), torch.from_numpy(stacks[:5]).flatten(0, 1))

@@ -22,7 +22,7 @@ RULES: dict[str, Any] = {
 
 def make_flat(sizes: tuple[int, ...] = (20, 12)) -> FlatParameters:
     generator = torch.Generator().manual_seed(0)
-    return FlatParameters([[nn.Parameter(torch.randn(size, generator=generator))] for size in sizes], carried=2)
+    return FlatParameters([[nn.Parameter(torch.randn(size, generator=generator))] for size in sizes])
 
 
 def coefficients(rate: float, **changes: Any) -> Coefficients:

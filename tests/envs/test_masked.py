@@ -13,7 +13,7 @@ import proxrl
 from harness import assemble, collect
 from mask_envs import STEPS, Continuous, Doors, OnlyMask, Panel
 from proxrl import ppo
-from proxrl.collect.minibatches import minibatches
+from proxrl.collect.minibatches import Minibatches
 from proxrl.config import Config
 from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.registry import make_environments
@@ -295,7 +295,7 @@ def test_learning_uses_the_masks_of_acting(compute: str) -> None:
     batch = ppo.advantage(parts, rollout, config.at(0))
     masks = rollout.obs[MASK][:-1].reshape(-1, 8)
     assert len(np.unique(masks, axis=0)) > 20
-    for minibatch in minibatches(batch, streams, 1, config, parts.compute, Solo(), 0):
+    for minibatch in Minibatches(config, parts.compute, Solo(), 0).draw(batch, streams, 1):
         log_prob = parts.compute.forward(minibatch).log_prob
         assert np.allclose(log_prob, minibatch.log_prob, atol=1e-5)
         # Three doors of eight are open: chances of one in three, not one in eight, are the rule.

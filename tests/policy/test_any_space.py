@@ -29,7 +29,8 @@ from any_space import (
     random_mask,
     taken_bits,
 )
-from proxrl.build import CARRIED, build_compute
+from harness import make_rollout
+from proxrl.build import build_compute
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
 from proxrl.engine.api import Outputs
@@ -46,7 +47,7 @@ from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
 from proxrl.policy.statistics import EPSILON
-from proxrl.types import Batch, Rollout, Tree
+from proxrl.types import Batch, Terms, Tree
 from proxrl.world.solo import Solo
 
 DISTRIBUTIONS = ("clip", "tanh", "beta")
@@ -400,19 +401,19 @@ def policy_of(
 def learn(config: Config, policy: Policy, obs: Tree, action: NDArray[Any], compute_kind: str) -> tuple[Any, ...]:
     """Outputs and gradient of a loss with given slopes, as an update computes them: on what `evaluate` has prepared."""
     policy = copy.deepcopy(policy)
-    parameters = FlatParameters(policy.groups(), CARRIED)
+    parameters = FlatParameters(policy.groups())
     compute = build_compute(config.replace(compute=compute_kind), policy, parameters)
     rows = len(action)
-    flags = np.zeros((1, rows), np.bool_)
     final = np.zeros(2, np.int64), np.array([1, 3])
     both = tree_map(lambda leaf: np.stack([leaf, leaf[::-1]]), obs)
     last = tree_map(lambda leaf: leaf[[0, 2]], obs)
-    rollout = Rollout(both, flags, action[None], flags.astype(np.float32), flags, flags, ~flags, final, last, [])
+    reward = np.zeros((1, rows), np.float32)
+    rollout = make_rollout(obs=both, action=action[None], reward=reward, final_index=final, final_obs=last)
     seen = compute.evaluate(rollout)
     zeros = compute.array(np.zeros(rows, np.float32))
     outputs = compute.forward(Batch(seen.obs, compute.array(action), zeros, zeros, zeros, zeros, zeros))
     slopes = np.random.default_rng(5).normal(size=(3, rows)).astype(np.float32)
-    compute.backward(Outputs(*map(compute.array, slopes)), list(compute.array(np.zeros(CARRIED, np.float32))))
+    compute.backward(Outputs(*map(compute.array, slopes)), list(compute.array(np.zeros(len(Terms._fields), np.float32))))
     evaluated = seen.log_prob[0], seen.value[0], seen.next_value[0]
     return *map(np.asarray, (*outputs, *evaluated)), parameters.gradient.numpy().copy()
 
@@ -433,7 +434,7 @@ def test_numpy_and_autograd_agree_on_any_observation(
     actions = []
     for kind in ("numpy", "autograd"):
         twin = copy.deepcopy(policy)
-        compute = build_compute(config.replace(compute=kind), twin, FlatParameters(twin.groups(), CARRIED))
+        compute = build_compute(config.replace(compute=kind), twin, FlatParameters(twin.groups()))
         noise = policy.head.noise(np.random.default_rng(seed), 6)
         actions.append([compute.act(obs, (), starts, given_noise)[0] for given_noise in (None, noise)])
     for ours, theirs in zip(*actions, strict=True):

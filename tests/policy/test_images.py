@@ -1,5 +1,6 @@
 """Images: which encoder they get, that bytes stay bytes until there, and that memory layout changes nothing."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gymnasium import spaces
 
 import proxrl
 from harness import assemble, collect, train
-from proxrl.build import CARRIED, build_compute
+from proxrl.build import build_compute
 from proxrl.config import Config
 from proxrl.config.parse import load_toml
 from proxrl.engine.flat import FlatParameters
@@ -216,7 +217,7 @@ def gradients(policy: Policy, images: torch.Tensor) -> torch.Tensor:
 
 def test_the_flat_buffer_keeps_channels_last_weights_and_their_gradients() -> None:
     policy, twin = (make_policy(Config(), ATARI, ACTION) for _ in range(2))
-    flat = FlatParameters(policy.groups(), CARRIED)
+    flat = FlatParameters(policy.groups())
     weight = policy.actor.convolutions[1 * 2].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert weight.grad.is_contiguous(memory_format=torch.channels_last)
@@ -231,7 +232,7 @@ def test_the_flat_buffer_keeps_channels_last_weights_and_their_gradients() -> No
 def test_bfloat16_is_refused_where_the_cpu_lacks_it_and_close_where_it_has_it() -> None:
     config = Config(precision="bfloat16")
     policy = make_policy(config, ATARI, ACTION)
-    parameters = FlatParameters(policy.groups(), CARRIED)
+    parameters = FlatParameters(policy.groups())
     if not torch.cpu._is_avx512_bf16_supported():
         with pytest.raises(ProxRLError, match="this CPU has no instructions"):
             build_compute(config, policy, parameters)
@@ -268,11 +269,11 @@ def test_what_acting_remembers_is_what_evaluating_computes(stack: int) -> None:
     parts = assemble(config, InProcessEnvs([Frames] * 2, frame_stack=stack))
     assert parts.policy.critic is None
     rollout = collect(parts)
-    kept = parts.compute.remembered  # type: ignore[attr-defined]
-    assert len(kept) == 12
+    assert len(rollout.outputs) == 12
+    # Acting again, as a callback may, changes nothing of what the rollout has stored.
+    parts.compute.act(rollout.obs[3], (), np.zeros(2, np.bool_), None)
     quick = parts.compute.evaluate(rollout)
-    assert parts.compute.remembered == []  # type: ignore[attr-defined]
-    again = parts.compute.evaluate(rollout)
+    again = parts.compute.evaluate(dataclasses.replace(rollout, outputs=[]))
     for ours, theirs in zip(quick[1:], again[1:], strict=True):
         assert torch.allclose(ours, theirs, atol=1e-4)
     rows = torch.tensor([3, 17, 0])

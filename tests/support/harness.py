@@ -17,7 +17,7 @@ from proxrl.build import Parts
 from proxrl.config import Config
 from proxrl.envs.api import Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.gymnasium import InProcessEnvs
-from proxrl.types import Rollout, Step
+from proxrl.types import Episode, Progress, Rollout, Step
 from proxrl.world.solo import Solo
 
 Maker = Callable[[], gymnasium.Env]
@@ -164,6 +164,17 @@ def assemble(config: Config, environments: Any, world: Any = None, first_env: in
         return build.assemble(config, environments, world or Solo(), torch.device("cpu"), first_env)
 
 
+def make_rollout(**fields: Any) -> Rollout:
+    """A rollout with these fields. The others are as if all steps were valid and no episode ended."""
+    shape = np.shape(fields["reward"])
+    never, last = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+    last[-1] = True
+    none = np.zeros(0, np.int64)
+    flags = {"terminated": never, "truncated": never, "valid": ~never, "last": last}
+    empty = {"obs": None, "starts": never, "action": never, "final_index": (none, none), "final_obs": None}
+    return Rollout(**{**flags, **empty, "episodes": [], "outputs": [], **fields})
+
+
 def collect(parts: Parts, iteration: int = 0, budget: int = 10**9) -> Rollout:
     """One rollout as `train` collects it, from the beginning."""
     parts.collector.reset(parts.config.seed, None)
@@ -176,20 +187,22 @@ class Counting:
     def __init__(self, parts: Parts, iterations: int | None = None) -> None:
         self.parts, self.most = parts, iterations
         self.step = self.iteration = 0
-        self.own_episode_counts: Sequence[int] | None = None
+        self.episode_counts: Sequence[int] | None = None
         self.stopping = False
         self.valid: list[NDArray[np.bool_]] = []
         self.metrics: list[dict[str, float]] = []
+        self.episodes: list[Episode] = []
 
-    def collected(self, rollout: Rollout) -> None: ...
+    def call_on_rollout(self, rollout: Rollout) -> None:
+        self.valid.append(rollout.valid.copy())
 
-    def report(self, rollout: Rollout, metrics: dict[str, float]) -> None:
-        steps = torch.tensor(rollout.steps)
+    def report(self, progress: Progress, metrics: dict[str, float]) -> None:
+        steps = torch.tensor(progress.steps)
         self.parts.world.sum_(steps)
         self.step += int(steps)
         self.iteration += 1
-        self.valid.append(rollout.valid.copy())
         self.metrics.append(metrics)
+        self.episodes += progress.episodes
         self.stopping = self.iteration == self.most
 
 

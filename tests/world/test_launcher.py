@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from proxrl import build
 from proxrl.build import build_world, device_index, rank_envs, refuse_shared_gpus
 from proxrl.config import Config
 from proxrl.config.parse import toml_value
+from proxrl.engine import threads
 from proxrl.errors import ProxRLError
-from proxrl.launch import agree_on_settings
+from proxrl.launch import RunOptions, agree_on_settings
 from proxrl.world.api import Location, local_ranks
 from proxrl.world.launcher import Launch, first_host, launched, set_rendezvous_from_slurm
 from proxrl.world.solo import Solo
@@ -109,11 +109,11 @@ def test_ranks_of_a_host_are_numbered_and_share_its_processors() -> None:
 
 
 def test_threads_of_a_rank_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "is_small", lambda *_: False)
+    monkeypatch.setattr(threads, "is_small", lambda *_: False)
     before = torch.get_num_threads()
     place = Place(0, 2, 0, 2)
     place.cores = 3
-    with build.arithmetic(Config(), object(), place):  # type: ignore[arg-type]
+    with threads.arithmetic(Config(), object(), place):  # type: ignore[arg-type]
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == before
 
@@ -165,7 +165,9 @@ def test_what_ranks_were_told_must_be_the_same(tmp_path: Path) -> None:
     plain = {spec.name: toml_value(getattr(Config(), spec.name)) for spec in fields(Config) if spec.name not in names}
 
     def settled(*others: Any, clobber: bool = False) -> Any:
-        return agree_on_settings(Told([(plain, "inprocess", 0, False), *others]), Config(), clobber, tmp_path)
+        ranks = Told([(plain, "inprocess", 0, False), *others])
+        config, options = agree_on_settings(ranks, Config(), RunOptions(tmp_path, clobber=clobber))
+        return config, options.clobber
 
     # The first rank's choice of pool holds for all.
     config, clobber = settled((plain, "envpool", 0, False), clobber=True)

@@ -59,17 +59,18 @@ def add_run_settings(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    # Imported here so that help and typing errors answer without waiting for torch.
-    from proxrl.launch import run as run_training
-
-    names = ("runs_dir", "clobber", "print_config", "wandb", "tensorboard", "quiet", "debug")
-    outside = {name: options.pop(name) for name in names}
-    env, resolved = resolve_settings(options, None if outside["clobber"] else outside["runs_dir"])
-    if outside.pop("print_config"):
+    names = ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")
+    run_options, show_config = {name: options.pop(name) for name in names}, options.pop("print_config")
+    env, resolved = resolve_settings(options, None if run_options["clobber"] else run_options["runs_dir"])
+    if show_config:
         if launched().rank == 0 or resolved.config.world == "solo":
             print_config(resolved.config, resolved.sources)
         return 0
-    result = run_training(env, resolved.config, **outside)
+    # Imported here so that help, --print-config and mistyped flags answer at once, without waiting for torch.
+    from proxrl.launch import RunOptions
+    from proxrl.launch import run as run_training
+
+    result = run_training(env, resolved.config, RunOptions(**run_options))
     return 128 + result.signal if result.signal and not result.finished else 0
 
 

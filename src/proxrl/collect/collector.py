@@ -1,31 +1,29 @@
-"""The step loop: T steps of N environments into one Rollout. Only actions are computed here; values and log-probabilities
-come later, in one pass over the whole rollout.
+"""Collect rollouts: T steps of N environments.
+
+Only actions are computed in the step loop; values and log-probabilities follow in one pass over the whole rollout.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from proxrl.collect.player import Player, draw_noise
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.engine.api import Compute
 from proxrl.engine.frames import FrameBuffer
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.spaces import space_tree, wrong_values
 from proxrl.errors import ProxRLError
-from proxrl.policy.heads import env_actions
 from proxrl.policy.policy import Policy
-from proxrl.types import Episode, Rollout, Tree
+from proxrl.types import Episode, Progress, Rollout, Step, Tree
 from proxrl.world.api import World
-
-# Random numbers drawn ahead for an environment; thousands of choices per action would otherwise fill the memory.
-NOISE_NUMBERS = 2**18
 
 
 class Collector:
-    """Steps the environments. They carry over from one rollout to the next, and so does the policy's memory (soft resets),
-    unless `hard_resets` begins every rollout with new episodes.
+    """Collects one rollout after another. Environments and the policy's memory carry over from one to the next (soft resets),
+    unless `hard_resets` begins every rollout with new episodes. All rollouts share one set of buffers.
     """
 
     def __init__(
@@ -40,99 +38,115 @@ class Collector:
     ) -> None:
         self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
         self.world, self.first_env = world, first_env
-        self.head, self.guard = policy.head, policy.guard
-        # Whole rollouts where they fit. It must not depend on this rank's share of the environments.
-        self.noise_steps = max(1, min(rollout_steps, NOISE_NUMBERS // policy.head.noise_size))
+        self.player = Player(environments, compute, policy)
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None) -> None:
-        """Begin an episode in every environment, and the buffers that all rollouts share."""
+        """Begin an episode in every environment. `episode_counts` are the episodes that the environments of all ranks have begun
+        in earlier sessions.
+        """
+        steps, num_envs, layout = self.steps, self.environments.num_envs, self.player.head.layout
+        ours = None if episode_counts is None else episode_counts[self.first_env : self.first_env + num_envs]
         self.seed, self.fresh = seed, True
-        first = self.environments.reset(seed, episode_counts)
-        steps, num_envs, layout = self.steps, self.environments.num_envs, self.head.layout
-        self.obs: Tree = tree_map(lambda leaf: _buffer(steps + 1, leaf, self.environments.frame_stack), first)
-        tree_map(lambda buffer, leaf: buffer.__setitem__(-1, leaf), self.obs, first)
+        self.player.begin(self.environments.reset(seed, ours))
+        stack = self.environments.frame_stack
+        self.obs: Tree = tree_map(lambda leaf: _buffer(steps + 1, leaf, stack), self.player.obs)
+        self.write_obs: Tree = tree_map(_writer, self.obs)
         self.starts = np.ones((steps + 1, num_envs), np.bool_)
         self.action = np.empty((steps, num_envs, *layout.shape), layout.dtype)
         self.reward = np.empty((steps, num_envs), np.float32)
         self.terminated, self.truncated, self.valid = np.empty((3, steps, num_envs), np.bool_)
-        self.state = self.compute.initial_state(num_envs)
 
     def collect(self, streams: Sequence[np.random.Generator], budget: int) -> Rollout:
-        """One rollout; each environment draws from its own stream. At most `budget` steps of all ranks count, so that a run ends
-        where it said.
+        """Collect a rollout; each environment draws its noise from its own stream.
+
+        It ends early where the steps of all ranks reach `budget`. Steps past it, of environments later in the order of all ranks,
+        do not count.
         """
         if self.hard_resets and not self.fresh:
-            # An episode that has begun but not moved is begun again, as in a resumed run.
-            again = self.environments.reset(self.seed, (self.environments.episode_counts - self.starts[-1]).tolist())
-            tree_map(lambda buffer, leaf: buffer.__setitem__(-1, leaf), self.obs, again)
-            self.starts[-1] = True
-            self.state = self.compute.initial_state(self.environments.num_envs)
+            # An episode that has begun but not moved begins again, as in a resumed run.
+            self.player.begin(self.environments.reset(self.seed, self._begun_episodes()))
         self.fresh = False
-        # The last observation of the previous rollout is the first of this one.
-        tree_map(lambda buffer: buffer.__setitem__(0, buffer[-1]), self.obs)
-        self.starts[0] = self.starts[-1]
-        noise_steps = self.noise_steps
-        same_step = self.environments.autoreset is not Autoreset.NEXT_STEP
+        self.compute.freeze()
+        self._write_obs(0)
+        noise = draw_noise(self.player.head, streams, self.steps)
         episodes: list[Episode] = []
-        final_times: list[int] = []
-        final_envs: list[int] = []
-        final_rows: list[Tree] = []
-        self.compute.freeze(remember=True)
-        obs, act, step_environments = tree_map(lambda buffer: buffer[0], self.obs), self.compute.act, self.environments.step
+        truncations = Truncations(self.environments.autoreset)
+        outputs: list[tuple[Any, Any]] = []
         for t in range(self.steps):
-            if t % noise_steps == 0:
-                noise = np.stack([self.head.noise(stream, noise_steps) for stream in streams], axis=1)
-            self.guard.check(obs)
             try:
-                action, self.state = act(obs, self.state, self.starts[t], noise[t % noise_steps])
+                action, step = self.player.step(next(noise), outputs)
             except (IndexError, RuntimeError):
-                self._check(t + 1)  # an index out of its range is the likely cause, and then this says so
+                self._check(t + 1)  # an observed index out of its range is the likely cause, and then this error says so
                 raise
-            step = step_environments(env_actions(self.head, action))
-            obs = step.obs
-            tree_map(lambda buffer, leaf, t=t: buffer.__setitem__(t + 1, leaf), self.obs, obs)
+            self._write_obs(t + 1)
             self.action[t] = action
             self.reward[t] = step.reward
             self.terminated[t] = step.terminated
             self.truncated[t] = step.truncated
             self.valid[t] = step.valid
-            self.starts[t + 1] = ~step.valid
-            if same_step and (step.terminated.any() or step.truncated.any()):
-                ended = self.starts[t + 1] = step.terminated | step.truncated
-                # Autoreset has replaced the observation: keep the true last one to bootstrap from.
-                for n in np.flatnonzero(step.truncated):
-                    final_times.append(t)
-                    final_envs.append(int(n))
-                    if step.final_obs is not None:
-                        row = int(np.count_nonzero(ended[:n]))
-                        final_rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
+            truncations.add(t, step)
             episodes += [episode._replace(step=t) for episode in step.episodes]
-        valid = self._within(budget)
-        final_index = np.array(final_times, np.int64), np.array(final_envs, np.int64)
-        final_obs = tree_map(lambda *rows: np.stack(rows), *final_rows) if final_rows else None
-        self._check(self.steps + 1, final_index, final_obs)
+            if self._is_spent(t, budget):
+                break
+        return self._rollout(t + 1, budget, episodes, truncations, outputs)
+
+    def progress(self, rollout: Rollout) -> Progress:
+        """Return what this rank did, with its environments numbered among those of all ranks."""
+        episodes = [episode._replace(env=self.first_env + episode.env) for episode in rollout.episodes]
+        return Progress(rollout.steps, episodes, self._begun_episodes())
+
+    def _begun_episodes(self) -> list[int]:
+        """Return the episodes begun in each environment, without those that have not moved: a resumed run begins them again."""
+        begun: list[int] = (self.environments.episode_counts - self.player.starts).tolist()
+        return begun
+
+    def _write_obs(self, row: int) -> None:
+        tree_map(lambda write, leaf: write(row, leaf), self.write_obs, self.player.obs)
+        self.starts[row] = self.player.starts
+
+    def _is_spent(self, t: int, budget: int) -> bool:
+        """Return whether the steps of all ranks up to row t reach the budget. Ranks exchange counts only where they may."""
+        rows = t + 1
+        if rows == self.steps or rows * self.environments.num_envs * self.world.size < budget:
+            return False
+        steps: int = sum(self.world.gather(int(self.valid[:rows].sum())))
+        return steps >= budget
+
+    def _rollout(
+        self, steps: int, budget: int, episodes: list[Episode], truncations: "Truncations", outputs: list[tuple[Any, Any]]
+    ) -> Rollout:
+        final_index, final_obs = truncations.arrays()
+        self._check(steps + 1, final_index, final_obs)
+        valid = self._within(steps, budget)
+        past = self.valid[steps - 1] & ~valid[-1]  # only the last row can be past the budget
+        last = np.zeros_like(valid)
+        last[-1] = True
+        last[steps - 2 : steps - 1] |= past
         return Rollout(
-            self.obs,
-            self.starts,
-            self.action,
-            self.reward,
-            self.terminated,
-            self.truncated,
-            valid,
-            final_index,
-            final_obs,
-            episodes,
+            obs=tree_map(lambda buffer: _first_rows(buffer, steps + 1), self.obs),
+            starts=self.starts[: steps + 1],
+            action=self.action[:steps],
+            reward=self.reward[:steps],
+            terminated=self.terminated[:steps],
+            truncated=self.truncated[:steps],
+            valid=valid,
+            last=last,
+            final_index=final_index,
+            final_obs=final_obs,
+            episodes=[episode for episode in episodes if valid[episode.step, episode.env]] if past.any() else episodes,
+            outputs=outputs,
         )
 
-    def _within(self, budget: int) -> NDArray[np.bool_]:
-        """Which steps count. Past the budget, in the order of time and then of all ranks' environments, they are left out."""
-        if self.steps * self.environments.num_envs * self.world.size <= budget:
-            return self.valid.copy()
-        counts = np.stack(self.world.gather(self.valid.sum(1)))  # [ranks, T]
+    def _within(self, steps: int, budget: int) -> NDArray[np.bool_]:
+        """Return which steps count: those within the budget, in the order of time and then of all ranks' environments."""
+        valid = self.valid[:steps].copy()
+        if steps * self.environments.num_envs * self.world.size <= budget:
+            return valid
+        counts = np.stack(self.world.gather(valid.sum(1)))  # [ranks, T]
         earlier = np.cumsum(counts.sum(0)) - counts.sum(0)  # of all ranks
         before = earlier + counts[: self.world.rank].sum(0)
-        within: NDArray[np.bool_] = before[:, None] + self.valid.cumsum(1) <= budget
-        return self.valid & within
+        within: NDArray[np.bool_] = before[:, None] + valid.cumsum(1) <= budget
+        return valid & within
 
     def _check(
         self,
@@ -140,36 +154,72 @@ class Collector:
         final_index: tuple[NDArray[np.int64], NDArray[np.int64]] = (np.zeros(0, np.int64), np.zeros(0, np.int64)),
         final_obs: Tree | None = None,
     ) -> None:
-        """Once per rollout, on the rows of observations that there are: what comes from the environment must be numbers, or
-        the weights would soon not be, and within bounds where it is an index.
+        """Check the first rows of the buffers, once per rollout: NaN or infinity would soon spoil the weights, and an index out
+        of its range would be read as another.
         """
-        steps, num_envs = np.indices((rows, self.environments.num_envs))
+        steps, envs = np.indices((rows, self.environments.num_envs))
         tree = space_tree(self.environments.observation_space)
-        # Frames stored once are bytes, of which any is right.
+        # Frames that are stored once are bytes, of which any value is right.
         obs = tree_map(lambda buffer: buffer if isinstance(buffer, FrameBuffer) else buffer[:rows], self.obs)
-        places = [("observation", obs, steps, num_envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
-        checked: list[Any] = [("reward", None, self.reward[: rows - 1], steps[1:], num_envs[1:])]
+        sources = [("observation", obs, steps, envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
+        checked: list[Any] = [("reward", None, self.reward[: rows - 1], steps[1:], envs[1:])]
         checked += [
             (name, space, array, step, env)
-            for name, obs, step, env in places
+            for name, obs, step, env in sources
             if obs is not None
             for space, array in zip(tree_leaves(tree), tree_leaves(obs), strict=True)
         ]
         for name, space, array, step, env in checked:
             wrong = wrong_values(space, array)
             if wrong is not None:
-                bad = tuple(np.argwhere(wrong)[0])
-                place = bad[: step.ndim]
-                among = "" if np.issubdtype(array.dtype, np.floating) else f", which is not in {space}"
-                which = f"environment {self.first_env + env[place]}"
+                index = tuple(np.argwhere(wrong)[0])
+                row = index[: step.ndim]
+                reason = "" if np.issubdtype(array.dtype, np.floating) else f", which is not in {space}"
                 raise ProxRLError(
-                    f"{which} gave the {name} {array[bad]} in step {step[place]} of a rollout{among};"
-                    " fix the environment (nothing was learnt from this rollout)"
+                    f"environment {self.first_env + env[row]} gave the {name} {array[index]} in step {step[row]} of a rollout"
+                    f"{reason}; fix the environment (this rollout was discarded)"
                 )
 
 
+class Truncations:
+    """Where episodes were truncated in a rollout and, with same-step autoreset, their true last observations: autoreset has
+    replaced them in the buffer, and bootstrapping needs them.
+    """
+
+    def __init__(self, autoreset: Autoreset) -> None:
+        self._next_step = autoreset is Autoreset.NEXT_STEP
+        self._times: list[int] = []
+        self._envs: list[int] = []
+        self._rows: list[Tree] = []
+
+    def add(self, t: int, step: Step) -> None:
+        if self._next_step or not step.truncated.any():
+            return
+        ended = step.terminated | step.truncated
+        for n in np.flatnonzero(step.truncated):
+            self._times.append(t)
+            self._envs.append(int(n))
+            if step.final_obs is not None:
+                row = int(np.count_nonzero(ended[:n]))
+                self._rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
+
+    def arrays(self) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Tree | None]:
+        """Return the places (t, n) [K], [K], and the observations [K, ...] or None."""
+        index = np.array(self._times, np.int64), np.array(self._envs, np.int64)
+        return index, tree_map(lambda *rows: np.stack(rows), *self._rows) if self._rows else None
+
+
 def _buffer(steps: int, leaf: NDArray[Any], stack: int) -> Any:
-    """Room for `steps` observations like this one."""
+    """Allocate room for `steps` observations like this one."""
     if stack > 1 and leaf.dtype == np.uint8:
         return FrameBuffer(steps, len(leaf), leaf.shape[1:], leaf.dtype, stack)
     return np.empty((steps, *leaf.shape), leaf.dtype)
+
+
+def _writer(buffer: Any) -> Callable[[int, NDArray[Any]], None]:
+    write: Callable[[int, NDArray[Any]], None] = buffer.store if isinstance(buffer, FrameBuffer) else buffer.__setitem__
+    return write
+
+
+def _first_rows(buffer: Any, rows: int) -> Any:
+    return buffer.first(rows) if isinstance(buffer, FrameBuffer) else buffer[:rows]

@@ -1,8 +1,8 @@
-"""One batch, several epochs, each a new partition into minibatches.
+"""Minibatches of one batch, shuffled anew in every epoch.
 
 The partition does not depend on how environments are spread over ranks: each environment shuffles its own steps on its own
-stream, and every minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 train
-alike.
+stream, and every minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 each
+train alike.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ from proxrl.world.api import World
 class Layout(NamedTuple):
     """Which share of every environment's shuffled steps each minibatch takes; the same in every epoch."""
 
-    order: NDArray[np.int64]  # [N * T] places in the shuffled steps [N, T], minibatch after minibatch
+    order: NDArray[np.int64]  # [N * T] positions in the shuffled steps [N, T], minibatch after minibatch
     owner: NDArray[np.int64]  # [N * T] the minibatch that each belongs to
     sizes: list[int]  # rows of each minibatch
 
 
 @functools.cache
 def layout(num_envs: int, steps: int, num_minibatches: int, first_env: int) -> Layout:
-    """Where T does not divide evenly, environment n hands its spare steps to minibatches in turn, from where environment n
-    - 1 stopped: over all environments the minibatches come out equal.
+    """Where T does not divide evenly, environment n gives its spare steps to minibatches in turn, starting where environment
+    n - 1 stopped: over all environments the minibatches are equal.
     """
     env, spare = np.arange(num_envs)[:, None], steps % num_minibatches
     equal = np.tile(np.repeat(np.arange(num_minibatches), steps // num_minibatches), (num_envs, 1))
@@ -44,97 +44,82 @@ def layout(num_envs: int, steps: int, num_minibatches: int, first_env: int) -> L
 
 
 def shuffle(streams: Sequence[np.random.Generator], steps: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row numbers t * N + n in the order of one epoch."""
+    """Return row numbers t * N + n in the order of one epoch."""
     rows = np.stack([stream.permutation(steps) for stream in streams])
     rows *= len(streams)
     rows += np.arange(len(streams))[:, None]
     return rows.ravel()[order]
 
 
-def minibatches(
-    batch: Batch,
-    streams: Sequence[np.random.Generator],
-    epochs: int,
-    config: Config,
-    compute: Compute,
-    world: World,
-    first_env: int,
-) -> Iterator[Batch]:
-    """The minibatches of all epochs, with normalised advantages and with weights that sum to 1 over the ranks' shares of each."""
-    batch = _prepare_advantages(batch, config.advantage_norm, compute, world)
-    parts = _parts(batch, config, world)
-    order, owner, sizes = layout(len(streams), config.rollout_steps, parts, first_env)
-    owner, short = compute.array(owner), parts < config.num_minibatches
-    for _ in range(epochs):
-        rows = compute.array(shuffle(streams, config.rollout_steps, order))
-        yield from _epoch(batch, rows, owner, sizes, config.advantage_norm, short, compute, world)
+class Minibatches:
+    """Draws minibatches from a batch, of which this rank holds the rows of its own environments."""
 
+    def __init__(self, config: Config, compute: Compute, world: World, first_env: int) -> None:
+        self.config, self.compute, self.world, self.first_env = config, compute, world, first_env
 
-def pieces(minibatch: Batch, count: int) -> Iterator[Batch]:
-    """Its rows in consecutive pieces. Weights are those of the whole, so losses and gradients of the pieces add up to its own."""
-    if count == 1:
-        yield minibatch
-        return
-    rows = len(minibatch.weight)
-    for part in (slice(rows * k // count, rows * (k + 1) // count) for k in range(count)):
-        if part.stop > part.start:
-            yield Batch(**{name: tree_map(lambda leaf, part=part: leaf[part], tree) for name, tree in vars(minibatch).items()})
+    def draw(self, batch: Batch, streams: Sequence[np.random.Generator], epochs: int) -> Iterator[Batch]:
+        """Yield the minibatches of all epochs: every row once per epoch (core detail 6), with advantages normalized within each
+        minibatch (core detail 7), and with weights that sum to 1 over all ranks.
+        """
+        batch = self._center_advantages(batch)
+        count = self._count(batch)
+        steps = len(batch.weight) // len(streams)
+        order, owner, sizes = layout(len(streams), steps, count, self.first_env)
+        owner = self.compute.array(owner)
+        for _ in range(epochs):
+            rows = self.compute.array(shuffle(streams, steps, order))
+            yield from self._epoch(batch, rows, owner, sizes)
 
+    def _epoch(self, batch: Batch, rows: Array, owner: Array, sizes: Sequence[int]) -> Iterator[Batch]:
+        library = self.compute.library
+        advantage, weight = batch.advantage[rows], batch.weight[rows]
+        count, mean, std = moments(advantage, weight, owner, len(sizes), self.compute, self.world)
+        if self.config.advantage_norm == "minibatch":
+            advantage = (advantage - mean[owner]) / std[owner]
+        weight = weight / library.clip(count, 1, None)[owner]
+        action, log_prob, value, target = (field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target))
+        short = len(sizes) < self.config.num_minibatches
+        end = 0
+        for size, valid in zip(sizes, count.tolist(), strict=True):
+            start, end = end, end + size
+            if valid == 0:
+                continue  # on all ranks alike; a step without a gradient would still move by Adam's momentum
+            part: Any = slice(start, end)
+            if short:
+                # Many rows of a short rollout may not count, and its few minibatches would hold many times the rows of others.
+                part = start + library.where(weight[part] > 0)[0]
+            # Only observations are gathered per minibatch: an epoch's copy of a rollout of images would double its memory.
+            obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
+            yield Batch(obs, action[part], log_prob[part], value[part], advantage[part], target[part], weight[part])
 
-def _parts(batch: Batch, config: Config, world: World) -> int:
-    """As many minibatches as the valid rows fill.
+    def _count(self, batch: Batch) -> int:
+        """Return how many minibatches the rows that count fill. The last rollout of a run may be short, and the full number of
+        optimizer steps on a few rows each would overfit them.
+        """
+        valid = torch.tensor(float(batch.weight.sum()))
+        self.world.sum_(valid)
+        return min(self.config.num_minibatches, max(1, math.ceil(valid.item() / self.config.minibatch_size)))
 
-    The last rollout of a budget may be short, and the full number of Adam steps on a few rows each would overfit them.
-    """
-    valid = torch.tensor(float(batch.weight.sum()))
-    world.sum_(valid)
-    return min(config.num_minibatches, max(1, math.ceil(valid.item() / config.minibatch_size)))
+    def _center_advantages(self, batch: Batch) -> Batch:
+        """Subtract the mean over the whole batch and, with `advantage_norm="batch"`, divide by its standard deviation.
 
-
-def _epoch(
-    batch: Batch, rows: Array, owner: Array, sizes: Sequence[int], normalize: str, short: bool, compute: Compute, world: World
-) -> Iterator[Batch]:
-    advantage, weight = batch.advantage[rows], batch.weight[rows]
-    count, mean, deviation = moments(advantage, weight, owner, len(sizes), compute, world)
-    if normalize == "minibatch":
-        advantage = (advantage - mean[owner]) / deviation[owner]
-    weight = weight / compute.library.clip(count, 1, None)[owner]
-    action, log_prob, value, target = (field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target))
-    end = 0
-    for size, valid in zip(sizes, count.tolist(), strict=True):
-        start, end = end, end + size
-        if valid == 0:
-            continue  # on all ranks alike; a step without a gradient would still move by Adam's momentum
-        part: Any = slice(start, end)
-        if short:
-            # Most rows of a short rollout do not count, and its few minibatches would hold many times the rows of others.
-            part = start + compute.library.where(weight[part] > 0)[0]
-        # Only observations are gathered late: an epoch's copy of a rollout of images would double its memory.
-        obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
-        yield Batch(obs, action[part], log_prob[part], value[part], advantage[part], target[part], weight[part])
-
-
-def _prepare_advantages(batch: Batch, normalize: str, compute: Compute, world: World) -> Batch:
-    """What is done to advantages once for all epochs.
-
-    Centring them on the mean of all ranks changes nothing for minibatches that will be normalised, but keeps the digits
-    that a large mean would cost there.
-    """
-    if normalize == "off":
-        return batch
-    whole = compute.array(np.zeros(len(batch.weight), np.int64))
-    centred = batch.advantage - moments(batch.advantage, batch.weight, whole, 1, compute, world)[1]
-    if normalize == "batch":
-        centred = centred / moments(centred, batch.weight, whole, 1, compute, world)[2]
-    return dataclasses.replace(batch, advantage=centred)
+        For advantages that are normalized per minibatch, centering changes nothing but rounding: a large mean would cost digits.
+        """
+        if self.config.advantage_norm == "off":
+            return batch
+        whole = self.compute.array(np.zeros(len(batch.weight), np.int64))
+        centered = batch.advantage - moments(batch.advantage, batch.weight, whole, 1, self.compute, self.world)[1]
+        if self.config.advantage_norm == "batch":
+            centered = centered / moments(centered, batch.weight, whole, 1, self.compute, self.world)[2]
+        return dataclasses.replace(batch, advantage=centered)
 
 
 def moments(
     values: Array, weight: Array, owner: Array, groups: int, compute: Compute, world: World
 ) -> tuple[Array, Array, Array]:
-    """Count, mean and deviation of each group, over all ranks in one message.
+    """Return the count, mean and standard deviation of each group, over all ranks in one message.
 
-    The floors keep a group with no valid row, or with one, at zero instead of NaN.
+    The lower bounds make a group of no or one valid row give zero instead of NaN.
     """
     library = compute.library
     weighted = weight * values
@@ -143,5 +128,5 @@ def moments(
     count = sums[0]
     mean = sums[1] / library.clip(count, 1, None)
     variance = library.clip(sums[2] - mean * sums[1], 0, None) / library.clip(count - 1, 1, None)
-    count, mean, deviation = (library.asarray(x, dtype=values.dtype) for x in (count, mean, variance**0.5 + 1e-8))
-    return count, mean, deviation
+    count, mean, std = (library.asarray(x, dtype=values.dtype) for x in (count, mean, variance**0.5 + 1e-8))
+    return count, mean, std

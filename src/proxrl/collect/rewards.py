@@ -4,17 +4,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from proxrl.errors import ProxRLError
 from proxrl.policy.statistics import EPSILON, RunningMoments
 from proxrl.types import Rollout
 from proxrl.world.api import World
 
 
 class RewardScaler(nn.Module):
-    """Multiplies rewards by a factor, divides them by the deviation of the running discounted return, then clips them
+    """Multiplies rewards by a factor, divides them by the standard deviation of the running discounted return, then clips them
     (continuous details 8 and 9).
 
-    The mean is never subtracted: that would change which episodes are worth ending. The statistics take in a rollout before they
-    scale it: nothing acts on them, so there is nothing to keep frozen, and the first rollout is scaled too.
+    The mean is never subtracted: that would change which episodes are worth ending. The statistics include a rollout before they
+    scale it: no policy acts on them, so they need not be frozen, and the first rollout is scaled too.
     """
 
     def __init__(self, num_envs: int, normalize: bool, clip: float | None, factor: float = 1.0) -> None:
@@ -25,21 +26,33 @@ class RewardScaler(nn.Module):
         self.running_return = np.zeros(num_envs)
 
     def scale(self, rollout: Rollout, gamma: float, world: World) -> NDArray[np.float32]:
-        """Rewards [T, N] as the learner sees them."""
-        reward: NDArray[np.float32] = np.asarray(rollout.reward, np.float32) * self.factor  # a callback may leave doubles
+        """Return rewards [T, N] to learn from."""
+        _check_rewards(rollout)
+        reward: NDArray[np.float32] = (
+            np.asarray(rollout.reward, np.float32) * self.factor
+        )  # a callback may have made them doubles
         if self.normalize:
             self.moments.merge(self._returns(reward, rollout, gamma)[rollout.valid], world)
             reward = reward / np.float32(np.sqrt(float(self.moments.variance) + EPSILON))
         return np.clip(reward, -self.clip, self.clip)
 
     def _returns(self, rewards: NDArray[np.float32], rollout: Rollout, gamma: float) -> NDArray[np.float64]:
-        """The discounted return up to each step; it begins anew after either kind of ending, and where a rollout does."""
+        """Return the discounted return up to each step. It restarts after both kinds of ending, and where a rollout resets."""
         returns = np.empty(rewards.shape)
-        going_on = gamma * ~(rollout.terminated | rollout.truncated)
+        discount = gamma * ~(rollout.terminated | rollout.truncated)
         running = self.running_return * ~rollout.starts[0]
         for t, reward in enumerate(rewards):
             running = running + reward * rollout.valid[t]  # a pool may leave any number in a dummy step
             returns[t] = running
-            running = running * going_on[t]
+            running = running * discount[t]
         self.running_return = running
         return returns
+
+
+def _check_rewards(rollout: Rollout) -> None:
+    """Refuse rewards that a callback has spoiled: those of the environments were checked when they were collected."""
+    shape, expected = np.shape(rollout.reward), rollout.valid.shape
+    if shape != expected:
+        raise ProxRLError(f"a callback left rewards of shape {shape}, but must leave {expected}; this rollout was discarded")
+    if not np.isfinite(rollout.reward).all():
+        raise ProxRLError("a callback left rewards that are not finite numbers; this rollout was discarded")

@@ -1,4 +1,4 @@
-"""What becomes of memory that is freed."""
+"""How the C library treats freed memory."""
 
 import ctypes
 import platform
@@ -9,11 +9,11 @@ LARGEST_KEPT = 2**30  # bytes
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep large blocks that are freed, for the rest of the process.
+    """Make glibc keep freed large blocks for the rest of the process.
 
-    By default it gives them back at once, and the system clears every page anew for the next one like it: a minibatch of images
-    frees and asks for some hundred megabytes, and would spend a tenth of its time so. The most that is ever in use stays the
-    same. Other C libraries have their own ways and are left alone.
+    By default it returns them to the system at once, and the system clears every page again for the next allocation. A minibatch
+    of images allocates and frees some hundred megabytes, and wastes about 10% of its time that way. Peak memory stays the same.
+    Other C libraries are left alone.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

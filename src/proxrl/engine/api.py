@@ -1,8 +1,8 @@
 """How a policy's arithmetic is done: acting step by step, evaluating a rollout in one pass, and gradients for the update.
 
 Two classes implement this contract and agree to float precision (tests/engine/test_compute.py): `TorchCompute` (autograd.py)
-runs any policy by autograd; `NumpyCompute` (numpy_mlp.py) runs small MLPs on a CPU several times faster, because there nearly
-all of the time is overhead.
+runs any policy by autograd; `NumpyCompute` (numpy_mlp.py) runs small MLPs on a CPU several times faster, because nearly all of
+the time of such a network is overhead.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from proxrl.policy.memory import State
 from proxrl.types import Array, Batch, Rollout, Tree
 
+# Log-probabilities and values [N] of steps that were acted, collected by `Compute.act` for `Compute.evaluate`.
+ActingOutputs = list[tuple[Array, Array]]
+
 
 class Evaluation(NamedTuple):
-    """A rollout as the policy that acted sees it. Rows are in the order of time, then environment: row t * N + n."""
+    """A rollout as the policy that acted sees it. Rows are in order of time, then environment: row t * N + n."""
 
     obs: Tree  # [T * N, ...] preprocessed
     action: Array  # [T * N, ...]
@@ -26,14 +29,14 @@ class Evaluation(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What the loss is made of, or its gradient with respect to each."""
+    """What the loss is computed from, or the gradient of the loss with respect to each."""
 
     log_prob: Array  # [B]
     entropy: Array  # [B]
     value: Array  # [B]
 
     def only(self, policy: bool, value: bool) -> "Outputs":
-        """With zeros for what is not to learn."""
+        """Return a gradient that is zero for what does not learn."""
         return self if policy and value else Outputs(self.log_prob * policy, self.entropy * policy, self.value * value)
 
 
@@ -42,24 +45,30 @@ class Compute(Protocol):
 
     library: ClassVar[Any]
 
-    def freeze(self, remember: bool = False) -> None:
-        """A rollout begins: read the statistics that hold until its update ends, and where it pays keep what acting computes for
-        `evaluate`.
-        """
+    def freeze(self) -> None:
+        """Read the statistics and coefficients that hold until the next update ends. Called before acting begins."""
 
     def initial_state(self, num_envs: int) -> State: ...
 
     def act(
-        self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
+        self,
+        obs: Tree,
+        state: State,
+        starts: NDArray[np.bool_],
+        noise: NDArray[np.float32] | None,
+        outputs: ActingOutputs | None = None,
     ) -> tuple[NDArray[Any], State]:
-        """Actions [N, ...]: sampled with the noise, or the most likely ones without."""
+        """Return actions [N, ...], sampled with the noise or most likely without, and the next state of the memory.
+
+        Where policy and value share their network, acting computes all that `evaluate` needs; it is then appended to `outputs`.
+        """
 
     def evaluate(self, rollout: Rollout) -> Evaluation: ...
 
     def array(self, values: NDArray[Any]) -> Array:
-        """A numpy array as this compute's kind, where it computes."""
+        """Convert a numpy array to an array of this compute's library, on its device."""
 
     def forward(self, batch: Batch) -> Outputs: ...
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        """Add to the flat gradient, from the loss's gradient at the outputs of the last `forward`; terms are carried along."""
+        """Add to the flat gradient, from the gradient of the loss at the outputs of the last `forward`, and to the loss terms."""

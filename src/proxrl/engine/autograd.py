@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxrl.common.tree import tree_leaves, tree_map
-from proxrl.engine.api import Evaluation, Outputs
+from proxrl.engine.api import ActingOutputs, Evaluation, Outputs
 from proxrl.engine.flat import FlatParameters
 from proxrl.engine.frames import FrameBuffer, FrameRows
 from proxrl.policy.distributions import Distribution
@@ -35,28 +35,30 @@ class TorchCompute:
                 network.compile()
         self.freeze()
 
-    def freeze(self, remember: bool = False) -> None:
-        """Statistics are read from the policy's buffers, which nobody changes meanwhile. Where policy and value share their
-        network, acting has all but computed what `evaluate` wants.
-        """
-        self.remembers = remember and self.policy.critic is None
-        self.remembered: list[tuple[Tensor, Tensor]] = []
+    def freeze(self) -> None:
+        """Statistics are read from the policy's buffers, which change only between iterations."""
 
     def initial_state(self, num_envs: int) -> State:
         return self.policy.memory.initial_state(num_envs)
 
     @torch.no_grad()
     def act(
-        self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: NDArray[np.float32] | None
+        self,
+        obs: Tree,
+        state: State,
+        starts: NDArray[np.bool_],
+        noise: NDArray[np.float32] | None,
+        outputs: ActingOutputs | None = None,
     ) -> tuple[NDArray[Any], State]:
+        shared = outputs is not None and self.policy.critic is None
         with self.precision():
-            if self.remembers:
-                distribution, value, state = self.policy.core(self.prepared(obs), state, self.array(starts))
+            if shared:
+                distribution, value, state = self.policy.core(self.preprocessed(obs), state, self.array(starts))
             else:
-                distribution, state = self.policy.act(self.prepared(obs), state, self.array(starts))
+                distribution, state = self.policy.act(self.preprocessed(obs), state, self.array(starts))
         action = distribution.mode() if noise is None else distribution.sample(self.array(noise))
-        if self.remembers:
-            self.remembered.append((distribution.log_prob(action), value.float()))
+        if shared and outputs is not None:
+            outputs.append((distribution.log_prob(action), value.float()))
         return action.cpu().numpy(), state
 
     @torch.no_grad()
@@ -65,30 +67,29 @@ class TorchCompute:
         rows = self.policy.preprocess(tree_map(self.rows, rollout.obs))
         obs = tree_map(lambda leaf: leaf[:-num_envs], rows)
         action = self.array(rollout.action).flatten(0, 1)
-        pairs = self.remembered or self.evaluate_parts(rows, action)
-        self.remembered = []
-        log_prob, value = (torch.cat(column).view(steps, num_envs) for column in zip(*pairs, strict=True))
+        outputs = rollout.outputs or self.evaluate_chunks(rows, action)
+        log_prob, value = (torch.cat(column).view(steps, num_envs) for column in zip(*outputs, strict=True))
         last = self.values(tree_map(lambda leaf: dense(leaf[-num_envs:]), rows))
         next_value = torch.cat([value[1:], last[None]])
         t, n = (self.array(index) for index in rollout.final_index)
         if rollout.final_obs is not None:
-            next_value[t, n] = self.values(self.prepared(rollout.final_obs))
+            next_value[t, n] = self.values(self.preprocessed(rollout.final_obs))
         else:
             next_value[t, n] = value[t, n]
         return Evaluation(obs, action, log_prob, value, next_value)
 
-    def evaluate_parts(self, rows: Tree, action: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Log-probabilities and values part by part: the first layer of a network on images takes more memory than all images
-        of a rollout.
+    def evaluate_chunks(self, rows: Tree, action: Tensor) -> ActingOutputs:
+        """Compute log-probabilities and values chunk by chunk: the first layer of a network on images takes more memory than all
+        images of a rollout.
         """
-        pairs = []
-        for part in parts_of(rows, len(action)):
-            distribution, value = self.core(tree_map(lambda leaf, part=part: dense(leaf[part]), rows))
-            pairs.append((distribution.log_prob(action[part]), value))
-        return pairs
+        outputs = []
+        for chunk in chunks(rows, len(action)):
+            distribution, value = self.core(tree_map(lambda leaf, chunk=chunk: dense(leaf[chunk]), rows))
+            outputs.append((distribution.log_prob(action[chunk]), value))
+        return outputs
 
     def core(self, obs: Tree) -> tuple[Distribution, Tensor]:
-        """In the run's precision; what comes out is single again, because the loss takes differences of near numbers."""
+        """Run the networks in the run's precision. Outputs are float32 again, because the loss subtracts nearly equal numbers."""
         with self.precision():
             distribution, value, _ = self.policy.core(obs, (), None)
         return distribution, value.float()
@@ -98,17 +99,17 @@ class TorchCompute:
             return self.policy.values(obs).float()
 
     def rows(self, leaf: Any) -> Any:
-        """Observations [T + 1, N, ...] as rows [(T + 1) * N, ...]."""
+        """Reshape observations [T + 1, N, ...] to rows [(T + 1) * N, ...]."""
         if isinstance(leaf, FrameBuffer):
             return leaf.rows(self.device)
         return self.array(leaf.reshape(-1, *leaf.shape[2:]))
 
-    def prepared(self, obs: Tree) -> Any:
+    def preprocessed(self, obs: Tree) -> Any:
         return self.policy.preprocess(tree_map(self.array, obs))
 
     def array(self, values: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(values))
-        if self.device.type == "cuda":  # from pinned memory the copy need not be waited for
+        if self.device.type == "cuda":  # a copy from pinned memory does not block
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
@@ -118,26 +119,26 @@ class TorchCompute:
         return Outputs(*(output.detach() for output in self.outputs))
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        self.parameters.carried += torch.stack(list(terms))
+        self.parameters.terms += torch.stack(list(terms))
         assert self.outputs is not None
-        # The entropy of a fixed deviation, for one, depends on no parameter.
+        # Some outputs depend on no parameter, such as the entropy of a fixed standard deviation.
         pairs = [(output, slope) for output, slope in zip(self.outputs, gradient, strict=True) if output.requires_grad]
         outputs, slopes = zip(*pairs, strict=True)
         torch.autograd.backward(outputs, slopes)
-        self.outputs = None  # frees what autograd kept
+        self.outputs = None  # frees the autograd graph
 
 
-# Numbers that a pass over a rollout takes in at once.
-NUMBERS_AT_ONCE = 2**24
+# The most numbers that one chunk of a rollout may hold.
+CHUNK_SIZE = 2**24
 
 
-def parts_of(rows: Tree, count: int) -> Iterator[slice]:
-    """Consecutive parts of the first `count` rows, none with too many numbers."""
-    numbers = sum(leaf.row_numbers if isinstance(leaf, FrameRows) else leaf[0].numel() for leaf in tree_leaves(rows))
-    size = max(1, NUMBERS_AT_ONCE // max(1, numbers))
+def chunks(rows: Tree, count: int) -> Iterator[slice]:
+    """Split the first `count` rows into consecutive chunks of at most CHUNK_SIZE numbers."""
+    numbers = sum(leaf.row_size if isinstance(leaf, FrameRows) else leaf[0].numel() for leaf in tree_leaves(rows))
+    size = max(1, CHUNK_SIZE // max(1, numbers))
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def dense(leaf: Any) -> Tensor:
-    """Rows as one tensor, also where they are frames that are stored once."""
+    """Return rows as one tensor, also where they are frames that are stored once."""
     return leaf.dense() if isinstance(leaf, FrameRows) else leaf

@@ -1,8 +1,8 @@
 """Small MLP policies on a CPU, forward and backward written out in numpy.
 
-For networks of a few thousand weights the arithmetic takes a quarter of the time that autograd takes to record and replay
-it. The arrays here are views of the torch policy's own parameters, gradients and statistics: nothing is copied, and
-everything else (checkpoints, averaging over ranks, clipping, Adam) neither knows nor cares.
+For networks of a few thousand weights, autograd takes four times as long to record and replay the arithmetic as the arithmetic
+itself takes. The arrays here are views of the torch policy's own parameters, gradients and statistics: nothing is copied, and
+everything else (checkpoints, averaging over ranks, clipping, Adam) works as with autograd.
 """
 
 import math
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from proxrl.common.tree import tree_map
-from proxrl.engine.api import Evaluation, Outputs
+from proxrl.engine.api import ActingOutputs, Evaluation, Outputs
 from proxrl.engine.flat import FlatParameters
 from proxrl.policy.continuous import GaussianHead
 from proxrl.policy.distributions import FORBIDDEN
@@ -29,7 +29,7 @@ from proxrl.types import Array, Batch, Rollout, Tree
 Rows = NDArray[np.float32]
 Allowed: TypeAlias = Any  # a mask [B, n]; empty where there is none
 
-# From this size on, five cheap passes over an array beat one expensive one.
+# From this size on, `_tanh_` is faster in five vectorized passes than as one call of tanh.
 MANY = 2048
 
 
@@ -39,13 +39,13 @@ def _array(tensor: Tensor | None) -> Rows:
 
 
 def _tanh_(x: Rows) -> Rows:
-    """tanh in place. For many numbers as 2 / (1 + exp(-2x)) - 1: numpy has vector instructions for exp but, on many CPUs,
-    none for tanh.
+    """Compute tanh in place; for large arrays as 2 / (1 + exp(-2x)) - 1, because numpy vectorizes exp but, on many CPUs, not
+    tanh.
     """
     if x.size < MANY:
         return np.tanh(x, out=x)
     x *= -2
-    with np.errstate(over="ignore"):  # where it is infinite, the result is -1, as it should be
+    with np.errstate(over="ignore"):  # where exp overflows, the result is -1, which is right
         np.exp(x, out=x)
     x += 1
     np.divide(2, x, out=x)
@@ -66,7 +66,7 @@ class _Network:
         self.inputs: list[Rows] = []
 
     def forward(self, inputs: Rows) -> Rows:
-        """Keeps the input of every layer for `backward`."""
+        """Store the input of every layer for `backward`."""
         self.inputs = []
         for weight, bias in zip(self.weights, self.biases, strict=True):
             if self.inputs:
@@ -77,7 +77,7 @@ class _Network:
         return inputs
 
     def backward(self, gradient: Rows) -> None:
-        """From the gradient at the output to the gradients of all weights and biases."""
+        """Compute the gradients of all weights and biases from the gradient at the output."""
         for layer in reversed(range(len(self.weights))):
             inputs = self.inputs[layer]
             np.dot(gradient.T, inputs, out=self.weight_gradients[layer])
@@ -89,7 +89,7 @@ class _Network:
 
 class _Categorical:
     def freeze(self) -> None:
-        """Nothing but the network decides."""
+        """There is nothing to read: the logits alone decide."""
 
     def act(self, logits: Rows, noise: Rows | None, allowed: Allowed) -> NDArray[np.int64]:
         logits = _masked(logits, allowed)
@@ -133,9 +133,9 @@ class _Gaussian:
     def forward(self, mean: Rows, action: Rows, allowed: Allowed) -> tuple[Rows, Rows]:
         self.inverse_std = np.exp(-self.log_std)
         self.scaled = (action - mean) * self.inverse_std
-        normaliser = self.log_std.sum() + np.float32(0.5 * math.log(2 * math.pi) * len(self.log_std))
-        log_prob = np.einsum("ij,ij->i", self.scaled, self.scaled) * np.float32(-0.5) - normaliser
-        return log_prob, np.full(len(mean), normaliser + np.float32(0.5 * len(self.log_std)))
+        normalizer = self.log_std.sum() + np.float32(0.5 * math.log(2 * math.pi) * len(self.log_std))
+        log_prob = np.einsum("ij,ij->i", self.scaled, self.scaled) * np.float32(-0.5) - normalizer
+        return log_prob, np.full(len(mean), normalizer + np.float32(0.5 * len(self.log_std)))
 
     def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
         np.dot(log_prob, self.scaled * self.scaled - 1, out=self.log_std_gradient)
@@ -144,59 +144,68 @@ class _Gaussian:
 
 
 class NumpyCompute:
-    """`Compute` for separate MLPs and a categorical or Gaussian head; `backward` is called once per step of the optimiser."""
+    """`Compute` for separate MLPs and a categorical or Gaussian head; `backward` is called once per step of the optimizer."""
 
     library: ClassVar[Any] = np
 
     @staticmethod
     def supports(policy: Policy) -> bool:
-        """Exact types: a subclass may compute something else."""
+        """Return whether the policy consists of parts that are written out here. Types must match exactly: a subclass may compute
+        something else.
+        """
         networks = policy.actor, policy.critic
         mlps = all(type(network) is MLP and network.activation in ("tanh", "relu") for network in networks)
         linear = type(policy.action) is nn.Linear and type(policy.value) is nn.Linear and type(policy.memory) is NoMemory
         head = policy.head
         known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.std == "independent")
-        return mlps and linear and known and all(type(part) in _PREPARED for part in _leaves(policy.preprocess))
+        return mlps and linear and known and all(type(part) in _SUPPORTED for part in _leaves(policy.preprocess))
 
     def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
         self.policy = policy
-        self.carried = parameters.carried.numpy()
-        networks: Any = policy  # of the kinds that `supports` has found
+        self.terms = parameters.terms.numpy()
+        networks: Any = policy  # `supports` has checked their types
         self.actor = _Network(networks.actor, networks.action)
         self.critic = _Network(networks.critic, networks.value)
         head = policy.head
         self.head = _Gaussian(head) if isinstance(head, GaussianHead) else _Categorical()
         self.freeze()
 
-    def freeze(self, remember: bool = False) -> None:
+    def freeze(self) -> None:
         self.head.freeze()
         parts = self.policy.preprocess
         if self.policy.masked:
             assert isinstance(parts, Branches)
             parts = parts.parts[parts.keys.index("observation")]
-        self.prepare = _prepare(parts)
+        self.preprocess = _preprocess(parts)
 
     def initial_state(self, num_envs: int) -> State:
         return self.policy.memory.initial_state(num_envs)
 
-    def act(self, obs: Tree, state: State, starts: NDArray[np.bool_], noise: Rows | None) -> tuple[NDArray[Any], State]:
-        seen, allowed = self.split(obs)
-        return self.head.act(self.actor.forward(self.prepare(seen)), noise, allowed), state
+    def act(
+        self,
+        obs: Tree,
+        state: State,
+        starts: NDArray[np.bool_],
+        noise: Rows | None,
+        outputs: ActingOutputs | None = None,
+    ) -> tuple[NDArray[Any], State]:
+        observed, allowed = self.split(obs)
+        return self.head.act(self.actor.forward(self.preprocess(observed)), noise, allowed), state
 
     def split(self, obs: Tree) -> tuple[Tree, Allowed]:
         return (obs["observation"], obs["action_mask"].view(np.bool_)) if self.policy.masked else (obs, ())
 
     def evaluate(self, rollout: Rollout) -> Evaluation:
         steps, num_envs = rollout.reward.shape
-        seen, allowed = self.split(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
-        rows = self.prepare(seen)
+        observed, allowed = self.split(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
+        rows = self.preprocess(observed)
         values = self.values(rows).reshape(steps + 1, num_envs)
         obs, allowed = rows[:-num_envs], allowed[:-num_envs]
         action = rollout.action.reshape(-1, *rollout.action.shape[2:])
         log_prob, _ = self.head.forward(self.actor.forward(obs), action, allowed)
         next_value = values[1:].copy()
         if rollout.final_obs is not None:
-            next_value[rollout.final_index] = self.values(self.prepare(self.split(rollout.final_obs)[0]))
+            next_value[rollout.final_index] = self.values(self.preprocess(self.split(rollout.final_obs)[0]))
         else:
             next_value[rollout.final_index] = values[rollout.final_index]
         return Evaluation((obs, allowed), action, log_prob.reshape(steps, num_envs), values[:-1], next_value)
@@ -213,13 +222,15 @@ class NumpyCompute:
         return Outputs(log_prob, entropy, self.values(obs))
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        """Writes instead of adding, which spares a pass over all weights: build.py gives it whole minibatches only."""
-        self.carried[:] = terms
+        """Write the gradient instead of adding to it, which saves a pass over all weights: with this class, build.py refuses to
+        split minibatches.
+        """
+        self.terms[:] = terms
         self.actor.backward(self.head.backward(gradient.log_prob, gradient.entropy))
         self.critic.backward(gradient.value[:, None])
 
 
-_PREPARED = (Floats, Whiten, OneHot, Mask)
+_SUPPORTED = (Floats, Whiten, OneHot, Mask)
 
 
 def _leaves(module: Preprocess) -> Iterator[Preprocess]:
@@ -230,11 +241,11 @@ def _leaves(module: Preprocess) -> Iterator[Preprocess]:
         yield module
 
 
-def _prepare(module: Preprocess) -> Callable[[Tree], Rows]:
-    """The module's function on rows [B, ...] of observations, with the statistics it has now; all entries side by side."""
+def _preprocess(module: Preprocess) -> Callable[[Tree], Rows]:
+    """Return the module's function on rows [B, ...] of observations, with its current statistics; it concatenates all entries."""
     if isinstance(module, Branches):
-        parts = [(key, _prepare(part)) for key, part in zip(module.keys, module.parts, strict=True)]
-        return lambda obs: np.concatenate([prepare(obs[key]) for key, prepare in parts], axis=1)
+        parts = [(key, _preprocess(part)) for key, part in zip(module.keys, module.parts, strict=True)]
+        return lambda obs: np.concatenate([preprocess(obs[key]) for key, preprocess in parts], axis=1)
     if isinstance(module, OneHot):
         return _one_hot(module)
     if not isinstance(module, Whiten):
@@ -255,7 +266,7 @@ def _one_hot(module: OneHot) -> Callable[[NDArray[Any]], Rows]:
     shift = module.begin.numpy() - module.start.numpy()
     if len(shift) == 1:
         table = np.eye(module.width, dtype=np.float32)
-        # A MultiDiscrete may have a single entry too, of any type: its rows are [B, 1], and its type may not hold the shift.
+        # A MultiDiscrete with a single entry has rows [B, 1], of a type that may be too small for the shift.
         return lambda obs: table[obs.reshape(-1).astype(np.int64, copy=False) + shift]
 
     def one_hot(obs: NDArray[Any]) -> Rows:

@@ -1,5 +1,6 @@
-"""Optimisers on one flat vector, or on a part of it. What torch.optim computes, without the wrapping around it, which for small
-networks takes ten times as long as the step.
+"""Optimizers on one flat vector, or on a part of it.
+
+They compute what torch.optim does, without its bookkeeping, which takes ten times as long as the step of a small network.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from proxrl.errors import ProxRLError
 
 
 class Rule(Protocol):
-    """How one vector follows its gradient. `tensors` are what it remembers between steps, by name: loading copies into them."""
+    """How a vector follows its gradient. `tensors` is its state between steps, by name; loading a checkpoint copies into it."""
 
     tensors: dict[str, Tensor]
 
@@ -22,8 +23,10 @@ class Rule(Protocol):
 
 
 class Adam:
-    """Calls the kernel behind `torch.optim.Adam(fused=True)` itself. Weight decay is part of the gradient, or with `decoupled`
-    (AdamW) shrinks the weights beside it.
+    """Adam, or with `decoupled` weight decay AdamW: otherwise weight decay is added to the gradient.
+
+    It calls the kernels behind `torch.optim.Adam(fused=True)` directly. They are private to torch: this is the only place that
+    uses them, and tests/engine/test_optimizers.py compares them with torch.optim.
     """
 
     def __init__(self, values: Tensor, epsilon: float, decoupled: bool = False) -> None:
@@ -66,7 +69,7 @@ class SGD:
 
 
 class RMSprop:
-    """Divides by the root of the running mean of the gradient's square."""
+    """Divides the gradient by the root of the running mean of its square."""
 
     def __init__(self, values: Tensor, epsilon: float) -> None:
         self.epsilon = epsilon
@@ -89,7 +92,7 @@ def make_rule(name: str, values: Tensor, epsilon: float, momentum: float) -> Rul
             return SGD(values, momentum)
         case "rmsprop":
             return RMSprop(values, epsilon)
-    raise ProxRLError(f"there is no optimiser {name!r}; use adam, adamw, sgd or rmsprop")
+    raise ProxRLError(f"there is no optimizer {name!r}; use adam, adamw, sgd or rmsprop")
 
 
 class Optimizer:
@@ -97,7 +100,7 @@ class Optimizer:
 
     def __init__(self, parameters: FlatParameters, rules: Sequence[str], epsilon: float, momentum: float) -> None:
         whole = [slice(0, len(parameters.values))]
-        parts = whole if len(rules) == 1 else parameters.parts
+        parts = whole if len(rules) == 1 else parameters.groups
         self.values = [parameters.values[part] for part in parts]
         self.gradients = [parameters.gradient[part] for part in parts]
         self.rules = [make_rule(name, values, epsilon, momentum) for name, values in zip(rules, self.values, strict=True)]
@@ -105,12 +108,12 @@ class Optimizer:
     def step(self, now: Coefficients, phase: Phase) -> None:
         rates = now.learning_rate, now.learning_rate if now.value_learning_rate is None else now.value_learning_rate
         learns = phase.policy, phase.value
-        for rule, values, gradient, rate, on in zip(self.rules, self.values, self.gradients, rates, learns, strict=False):
-            if on:
+        for rule, values, gradient, rate, learning in zip(self.rules, self.values, self.gradients, rates, learns, strict=False):
+            if learning:
                 rule.step(values, gradient, rate, now.weight_decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What to save; loading copies into these."""
+        """Return the state to save, by name; loading a checkpoint copies into these tensors."""
         return {
             f"optimizer.{index}.{name}": tensor for index, rule in enumerate(self.rules) for name, tensor in rule.tensors.items()
         }

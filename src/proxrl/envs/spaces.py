@@ -4,7 +4,7 @@ Checkpoints contain spaces as JSON, so that a policy can be rebuilt without maki
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from proxrl.common.tree import tree_map
-from proxrl.envs.api import Environments
 from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Tree
 
@@ -106,7 +105,16 @@ def map_observation(function: Callable[[gymnasium.Space, Any], Any], space: gymn
         raise ProxRLError(f"the observation, a {kind}, does not have the structure of {space} ({one_line(error)})") from None
 
 
-def space_difference(environments: Environments, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> str | None:
+class HasSpaces(Protocol):
+    """Environments, or anything else with an observation and an action space."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space: ...
+    @property
+    def action_space(self) -> gymnasium.Space: ...
+
+
+def space_difference(environments: HasSpaces, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> str | None:
     """Return how the spaces of `environments` differ from those that a policy was trained with, or None if they fit.
 
     The text is a clause that can be part of an error message.

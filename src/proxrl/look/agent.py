@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Dict
 from numpy.typing import NDArray
 
-from proxrl.build import CARRIED, build_compute, build_device
+from proxrl.build import build_compute, build_device
 from proxrl.common.seeding import Purpose, generator
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
@@ -42,7 +42,7 @@ class Agent:
                 f"the checkpoint does not fit the networks that its settings describe ({str(error).splitlines()[-1].strip()});"
                 " was it made by another version, or has the code of your own networks changed?"
             ) from error
-        self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups(), CARRIED))
+        self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups()))
         self.rng = generator(config.seed, Purpose.EVALUATION)
         self.reset()
 

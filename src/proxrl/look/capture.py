@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from proxrl.build import Parts
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import import_ffmpeg
 from proxrl.config.resolve import EnvLike
@@ -12,6 +11,7 @@ from proxrl.errors import ProxRLError, describe
 from proxrl.look.evaluation import do_nothing
 from proxrl.look.recording import limit_steps, write_video
 from proxrl.look.rendering import RenderedEnv, RenderedStep, open_rendered_env, rendered_steps
+from proxrl.ppo import Parts
 from proxrl.session import Session
 
 # Training waits meanwhile, so a game that never ends must not be recorded to its end.

@@ -1,23 +1,22 @@
 """Evaluation: the returns of complete episodes, with frozen statistics."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from proxrl.build import arithmetic, build_environments
-from proxrl.collect.collector import NOISE_NUMBERS
+from proxrl.build import build_environments
+from proxrl.collect.player import Player, draw_noise
 from proxrl.common.seeding import Purpose, generator, integer_seed
 from proxrl.engine.api import Compute
-from proxrl.envs.api import Autoreset, Environments
+from proxrl.engine.threads import arithmetic
+from proxrl.envs.api import Environments
 from proxrl.envs.registry import check_env
 from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
-from proxrl.policy.heads import env_actions
 from proxrl.policy.policy import Policy
 from proxrl.runs.evaluations import Scores, save_evaluation
 from proxrl.runs.folder import RUNS_DIR
@@ -45,22 +44,15 @@ def equal_quota(episodes: int, most_envs: int) -> int:
 def act_steps(
     environments: Environments, compute: Compute, policy: Policy, seed: int, deterministic: bool, first_env: int = 0
 ) -> Iterator[Step]:
-    """Step after step of the policy, one episode after the other, until nobody asks for more."""
-    num_envs, head = environments.num_envs, policy.head
-    noise_steps = max(1, min(NOISE_STEPS, NOISE_NUMBERS // head.noise_size))
-    streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(num_envs)]
+    """Act with the policy, one episode after the other, and yield every step."""
+    player = Player(environments, compute, policy)
+    streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(environments.num_envs)]
+    noise = itertools.repeat(None) if deterministic else draw_noise(policy.head, streams, NOISE_STEPS)
     compute.freeze()
-    obs, state, starts = environments.reset(seed), compute.initial_state(num_envs), np.ones(num_envs, np.bool_)
-    last_ending = [0] * num_envs
-    step_number, next_step = 0, environments.autoreset is Autoreset.NEXT_STEP
-    while True:
-        if not deterministic and step_number % noise_steps == 0:
-            noise = np.stack([head.noise(stream, noise_steps) for stream in streams], axis=1)
-        policy.guard.check(obs)
-        action, state = compute.act(obs, state, starts, None if deterministic else noise[step_number % noise_steps])
-        step = environments.step(env_actions(head, action))
-        obs, starts = step.obs, ~step.valid if next_step else step.terminated | step.truncated
-        step_number += 1
+    player.begin(environments.reset(seed))
+    last_ending = [0] * environments.num_envs
+    for step_number in itertools.count(1):
+        _, step = player.step(next(noise))
         for episode in step.episodes:
             last_ending[episode.env] = step_number
         if step_number - min(last_ending) > LONGEST_EPISODE:

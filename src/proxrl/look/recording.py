@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from proxrl.build import arithmetic
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import VideoWriter, import_ffmpeg
+from proxrl.engine.threads import arithmetic
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import TransientBar
 from proxrl.look.agent import Agent, load

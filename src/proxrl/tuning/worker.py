@@ -132,7 +132,7 @@ def end_with_study(control: Connection, stop: threading.Event) -> None:
 
 def train_trial(task: TrialTask, study: Connection, stop: threading.Event, threads: int | None) -> Message:
     """Train the runs of a trial one after the other, and return how it ended."""
-    from proxrl.launch import run
+    from proxrl.launch import RunOptions, run
 
     scores = []
     for number, config in enumerate(task.configs):
@@ -140,7 +140,8 @@ def train_trial(task: TrialTask, study: Connection, stop: threading.Event, threa
             config = config.replace(num_workers=threads)
         reporter = Reporter(study, stop, number)
         try:
-            result = run(config.env, config, task.runs_dir, False, True, False, False, [reporter])
+            options = RunOptions(task.runs_dir, quiet=True, tensorboard=False, callbacks=[reporter])
+            result = run(config.env, config, options)
         except Exception as error:
             return Failed(describe(error), isinstance(error, DivergedError))
         if not result.finished:
