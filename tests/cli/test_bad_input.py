@@ -102,7 +102,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--env-kwargs", "render_mode=null"], ["--env-kwargs render_mode=None", "leave it out"]),
         (["train", "odd_envs:TupleObs"], ["does not have the structure of Tuple"]),
         (["train", "odd_envs:OutsideObs"], ["observation -1 in step 7", "not in MultiDiscrete"]),
-        (["train", "odd_envs:EmptyObs"], ["holds nothing to see"]),
+        (["train", "odd_envs:EmptyObs"], ["is empty; give it at least one entry"]),
         (["train", "odd_envs:TextObs"], ["Text", "wrap", "MultiDiscrete"]),
         (["train", "odd_envs:GraphObs"], ["Graph", "wrap", "Dict of Boxes"]),
         (["train", "odd_envs:SequenceObs"], ["Sequence", "wrap", "padded"]),

@@ -317,7 +317,7 @@ def test_what_torch_cannot_export_is_named(tmp_path: Path) -> None:
 
 def test_without_scores_nothing_is_replaced(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "gpu")  # trained on another machine, and its environment is not here
-    with pytest.raises(ProxRLError, match=r"nothing is written, since the scores are not known: .*--episodes 0"):
+    with pytest.raises(ProxRLError, match=r"nothing was written, because the evaluation failed: .*--episodes 0"):
         export_policy(run, format="pt2")
     assert list((run / "export").iterdir()) == []
     export_policy(run, format="pt2", episodes=0)

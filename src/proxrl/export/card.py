@@ -1,4 +1,4 @@
-"""The model card: a README.md whose front matter model hubs read, and whose text says what the file is and how to use it."""
+"""The model card: a README.md with front matter for model hubs and a description of the file and its use."""
 
 import dataclasses
 import json
@@ -24,25 +24,25 @@ from proxrl.report.published import published
 from proxrl.runs.folder import CARD_MARK, RunFolder
 from proxrl.runs.metrics import RETURN
 
-# Names and arguments of the user's own parts: they may hold keys, and a card is there to be published.
+# Settings of plugins that may contain secrets. They are left out, because cards are published.
 PRIVATE = ("logger", "logger_kwargs", "callback", "callback_kwargs")
 
-# Outputs by the first word of their name.
+# Descriptions of outputs, by the first word of their name.
 MEANINGS = {
-    "action": "the most likely action, as the environment takes it",
-    "logits": "log-probabilities of all choices, entry after entry; log-odds of bits",
-    "mean": "of the Gaussian, before clipping or tanh",
-    "log_std": "logarithm of its deviation",
-    "alpha": "of the Beta distribution between the bounds",
-    "beta": "of the Beta distribution between the bounds",
-    "value": "the critic's estimate, in the units of the rewards that were learnt from",
-    "next_state": "the memory's state, for the next step",
+    "action": "the mode of the distribution, as the environment takes it",
+    "logits": "log-probabilities of all choices, entry by entry; log-odds of bits",
+    "mean": "mean of the Gaussian, before clipping or tanh",
+    "log_std": "logarithm of its standard deviation",
+    "alpha": "first parameter of the Beta distribution between the bounds",
+    "beta": "second parameter of the Beta distribution between the bounds",
+    "value": "the critic's estimate, in the units of the rewards used in training",
+    "next_state": "state of the memory, an input of the next step",
 }
 
 SESSION = """\
 session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])
-answers = session.run(None, inputs)
-outputs = dict(zip((output.name for output in session.get_outputs()), answers))"""
+results = session.run(None, inputs)
+outputs = dict(zip((output.name for output in session.get_outputs()), results))"""
 MODULE = """\
 policy = torch.export.load("policy.pt2").module()
 outputs = policy(*map(torch.from_numpy, inputs.values()))"""
@@ -58,24 +58,26 @@ def model_card(
     scores: Mapping[str, Mapping[str, Any]],
     preparation: Mapping[str, Any],
 ) -> str:
-    """The card of `file`; `outputs` are what it answers to one row, `scores` the summaries of its evaluation by kind, and
-    `preparation` what `observation_preparation` tells.
+    """Return the text of the card of `file`.
+
+    `outputs` are the file's outputs for some rows, `scores` the summaries of its evaluation by kind, and `preparation` is the
+    result of `observation_preparation`.
     """
     config = agent.config
     parts = [
         front_matter(config.env, scores),
         f"# PPO on {_plain(config.env)}",
         f"A policy trained by ProxRL with Proximal Policy Optimization: run {_code(f'{config.name}/seed{config.seed}')},"
-        f" checkpoint {_code(checkpoint)}, after {agent.step:,} steps. `{file}` is the whole of it: observations as"
-        f" {'they are prepared below' if preparation else 'the environment gives them'} go in, actions as it takes them come out."
-        " Normalisation and scaling are inside.",
+        f" checkpoint {_code(checkpoint)}, after {agent.step:,} steps. `{file}` contains the whole policy: its inputs are"
+        f" observations {'prepared as described below' if preparation else 'of the environment'}, its outputs are actions for it."
+        " Normalization and scaling are included.",
         "## Use",
         f"```python\n{usage(file, inputs, list(outputs))}\n```",
-        "Rows are independent: a batch may have any number.",
+        "Rows are independent, and a batch may have any number of them.",
         *_preparation(config.env, preparation),
         table(("input", "type", "shape"), ((one.name, one.dtype.name, _shape(one.shape)) for one in inputs)),
         table(
-            ("output", "type", "shape", "what it is"),
+            ("output", "type", "shape", "description"),
             (
                 (name, str(row.dtype).removeprefix("torch."), _shape(row.shape[1:]), MEANINGS[name.partition(".")[0]])
                 for name, row in outputs.items()
@@ -85,7 +87,7 @@ def model_card(
         "## Training",
         *_curve(folder),
         "```\nproxrl train --config settings.toml\n```",
-        "repeats the run. Settings that are not ProxRL's defaults:",
+        "repeats the run. Settings that differ from ProxRL's defaults:",
         table(("setting", "value"), _changed(config)),
         _versions(folder),
     ]
@@ -93,7 +95,7 @@ def model_card(
 
 
 def front_matter(env: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """What hubs list and sort models by. The score is the deterministic one, because the file's action is."""
+    """Return the metadata by which hubs list and sort models. The score is that of deterministic actions, as the file's are."""
     name = _yaml(env)
     lines = ["---", CARD_MARK, "tags:", "- reinforcement-learning", "- ppo", "- proxrl", f"- {name}"]
     if "deterministic" in scores:
@@ -118,7 +120,7 @@ def front_matter(env: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def usage(file: str, inputs: Iterable[Input], outputs: Sequence[str]) -> str:
-    """A program that runs in the folder of the file."""
+    """Return an example program that runs in the folder of the file."""
     onnx = file.endswith(".onnx")
     actions = [name for name in outputs if name.partition(".")[0] == "action"]
     return "\n".join(
@@ -126,7 +128,7 @@ def usage(file: str, inputs: Iterable[Input], outputs: Sequence[str]) -> str:
             "import numpy as np",
             f"import {'onnxruntime' if onnx else 'torch'}",
             "",
-            "inputs = {  # one row of each; here zeros or the like",
+            "inputs = {  # one row of each; here placeholders",
             *(f"    {json.dumps(one.name)}: {_example(one)}," for one in inputs),
             "}",
             SESSION if onnx else MODULE,
@@ -136,7 +138,7 @@ def usage(file: str, inputs: Iterable[Input], outputs: Sequence[str]) -> str:
 
 
 def _example(one: Input) -> str:
-    """An array that the input takes: choices must be among those there are, and a mask must allow something."""
+    """Return code for an array that is valid for the input: choices within their range, and a mask that allows everything."""
     shape, dtype = (1, *one.shape), f"np.{'bool_' if one.dtype == np.bool_ else one.dtype.name}"
     if one.name == MASK:
         return f"np.ones({shape}, {dtype})"
@@ -148,8 +150,8 @@ def _example(one: Input) -> str:
 
 
 def observation_preparation(config: Config) -> dict[str, Any]:
-    """What is done to the environment's observations before they go into the file, by setting; nothing for most families."""
-    if ":" in config.env:  # one's own, which need not be importable here
+    """Return the settings of what is done to observations before they are inputs of the file; empty for most families."""
+    if ":" in config.env:  # a custom environment, which may not be importable here
         return {}
     family = find_family(config.env)
     if family is ATARI:
@@ -163,17 +165,17 @@ def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
         return []
     if "flatten" in preparation:
         return [
-            f"The observation is one vector: the entries of the Dict that EnvPool's {_code(task_name(env))} gives, each"
-            " flattened, one after the other in the order of their keys, as float32."
+            f"The observation is one float32 vector: the entries of the Dict observation of EnvPool's {_code(task_name(env))},"
+            " flattened and concatenated in the order of their keys."
         ]
     return [
-        "The observation is not the game's screen but a stack of the last `frame_stack` pictures, the newest last, and of zeros"
-        " before a game's first. An action is held for `frame_skip` frames. A picture is made of the last two of them, pixel by"
-        " pixel the brighter (`max_pool`), without colours (`grayscale`; otherwise red, green and blue are planes of their own),"
-        " and resized to `screen_size` pixels each way by area. A game begins with up to `noop_max` idle frames, and with fire"
-        " where nothing moves without (`fire_reset`), as it goes on after a lost life. With `episodic_life` a lost life ended an"
-        " episode in training.",
-        table(("prepared by", "value"), ((name, toml_value(value)) for name, value in preparation.items())),
+        "The observation is a stack of the last `frame_stack` preprocessed frames, the newest last, with zeros before the first"
+        " one of a game. Each action is repeated for `frame_skip` frames. A preprocessed frame is the pixelwise maximum of the"
+        " last two of these (`max_pool`), converted to gray (`grayscale`; otherwise red, green and blue are separate channels) and"
+        " resized to `screen_size` pixels each way with area interpolation. A game starts with up to `noop_max` no-op frames, and"
+        " with the fire action in games that need it (`fire_reset`), also after a lost life. With `episodic_life`, a lost life"
+        " ended an episode in training.",
+        table(("setting", "value"), ((name, toml_value(value)) for name, value in preparation.items())),
     ]
 
 
@@ -197,9 +199,9 @@ def _curve(folder: RunFolder) -> list[str]:
 
 
 def _changed(config: Config) -> list[tuple[str, str]]:
-    ours = Config()
+    defaults = Config()
     fields = [spec.name for spec in dataclasses.fields(config) if spec.name not in PRIVATE]
-    return [(name, toml_value(getattr(config, name))) for name in fields if getattr(config, name) != getattr(ours, name)]
+    return [(name, toml_value(getattr(config, name))) for name in fields if getattr(config, name) != getattr(defaults, name)]
 
 
 def _versions(folder: RunFolder) -> str:
@@ -208,7 +210,7 @@ def _versions(folder: RunFolder) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """All but texts of several words as code."""
+    """Return a Markdown table. Cells of a single word are formatted as code."""
     lines = [heading, ["---"] * len(heading)]
     lines += [[_plain(cell) if " " in cell or not cell else _code(cell) for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -219,16 +221,16 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _code(text: str) -> str:
-    """As code, in a table too."""
+    """Return Markdown that shows the text as code, also in a table."""
     return "`" + text.replace("`", "'").replace("|", "\\|") + "`"
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown is not to read as anything else."""
-    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in text)
+    """Return Markdown that shows the text literally."""
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in text)
 
 
 def _yaml(text: str) -> str:
-    """In double quotes, with every sign that YAML can't hold by its number."""
+    """Return a quoted YAML string, with unprintable characters escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in quoted)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

@@ -1,7 +1,8 @@
-"""A policy as one function of plain tensors: what a runtime without ProxRL, such as onnxruntime, is given.
+"""The policy as one function of plain tensors, for runtimes without ProxRL such as onnxruntime.
 
-Raw observations in, actions as the environment takes them out: normalisation and unscaling are part of it. Every leaf of the
-observation and of the action is a tensor of its own, with a name. A memory's state goes in and comes out beside them.
+Its inputs are raw observations and its outputs are actions of the environment's action space: normalization, scaling and
+clipping are included. Each leaf of the observation and of the action is a separate, named tensor. The state of a memory is an
+input and an output too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,11 +30,11 @@ class Input(NamedTuple):
     shape: tuple[int, ...]  # of one row
     dtype: np.dtype
     space: gymnasium.Space | None = None  # None for the state of a memory
-    preprocess: Preprocess | None = None  # what is done to it first
+    preprocess: Preprocess | None = None  # the first operation on it
 
 
 class ActionPart(NamedTuple):
-    """One leaf of the action; `suffix` tells it from others in the names of outputs: `action.move`, `logits.move`."""
+    """One leaf of the action. Names of outputs end in `suffix`: `action.move`, `logits.move`."""
 
     suffix: str
     space: gymnasium.Space
@@ -42,34 +43,35 @@ class ActionPart(NamedTuple):
 class Deployed(nn.Module):
     """`deployed(*inputs) -> {name: tensor}`, every tensor [B, ...], in the order of `inputs` and of `action_parts`.
 
-    For each part of the action its most likely value, and the parameters of its distribution to sample from. `value` is there
-    where the critic sees no more than the actor does: what is known in training alone is no input.
+    Each part of the action has its mode and the parameters of its distribution, for sampling, as outputs. `value` is an output
+    unless the critic needs observations that the actor does not: these exist in training only and are not inputs.
     """
 
     def __init__(self, policy: Policy, config: Config, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
         super().__init__()
         self.policy = policy
-        observed: Any = observation_space["observation"] if isinstance(observation_space, Masked) else observation_space
-        seen = space_tree(_choose(observed, config.actor_keys))
-        self.names = _names("observation", seen)
+        space: Any = observation_space["observation"] if isinstance(observation_space, Masked) else observation_space
+        actor_spaces = space_tree(_with_keys(space, config.actor_keys))
+        self.names = _names("observation", actor_spaces)
         if isinstance(observation_space, Masked):
-            self.names, seen = {"observation": self.names, MASK: MASK}, {"observation": seen, MASK: observation_space[MASK]}
-        steps = _leaves(policy.preprocess, self.names)
+            self.names = {"observation": self.names, MASK: MASK}
+            actor_spaces = {"observation": actor_spaces, MASK: observation_space[MASK]}
+        leaves = tree_leaves(self.names), tree_leaves(actor_spaces), _preprocess_leaves(policy.preprocess, self.names)
         self.inputs = [
-            Input(name, leaf.shape, np.dtype(stored_dtype(leaf)), leaf, step)
-            for name, leaf, step in zip(tree_leaves(self.names), tree_leaves(seen), steps, strict=True)
+            Input(name, leaf.shape, np.dtype(stored_dtype(leaf)), leaf, preprocess)
+            for name, leaf, preprocess in zip(*leaves, strict=True)
         ]
         state = enumerate(policy.memory.initial_state(1))
         self.inputs += [Input(f"state.{number}", tuple(part.shape[1:]), part.numpy().dtype) for number, part in state]
-        self.gives_value = policy.critic is None or _critic_sees_no_more(config, observed)
+        self.gives_value = policy.critic is None or _actor_has_the_critics_keys(config, space)
         actions = space_tree(action_space)
         self.action_parts = list(map(ActionPart, tree_leaves(_names("", actions)), tree_leaves(actions)))
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
-        given = dict(zip((one.name for one in self.inputs), inputs, strict=True))
-        obs = prepared(self.policy.preprocess, tree_map(given.__getitem__, self.names))
-        state = tuple(given[one.name] for one in self.inputs if one.space is None)
-        # No row begins an episode here: whoever starts one gives the initial state.
+        tensors = dict(zip((one.name for one in self.inputs), inputs, strict=True))
+        obs = preprocessed(self.policy.preprocess, tree_map(tensors.__getitem__, self.names))
+        state = tuple(tensors[one.name] for one in self.inputs if one.space is None)
+        # `starts` is None: to start an episode, the caller passes the initial state.
         values: dict[str, Tensor] = {}
         if self.gives_value:
             distribution, values["value"], state = self.policy.core(obs, state, None)
@@ -84,7 +86,7 @@ class Deployed(nn.Module):
 
 
 def _names(prefix: str, spaces_tree: Tree) -> Tree:
-    """A name for each leaf, in the structure of the tree: the keys on the way to it, with dots between."""
+    """Return a unique name for each leaf, in the structure of the tree: the keys on its path, joined by dots."""
     taken: set[str] = set()
 
     def name(path: str, tree: Tree) -> Tree:
@@ -92,7 +94,7 @@ def _names(prefix: str, spaces_tree: Tree) -> Tree:
             return {key: name(f"{path}.{key}", part) for key, part in tree.items()}
         if isinstance(tree, tuple):
             return tuple(name(f"{path}.{index}", part) for index, part in enumerate(tree))
-        while path in taken:  # keys may hold dots themselves
+        while path in taken:  # possible because keys may contain dots
             path += "_"
         taken.add(path)
         return path
@@ -100,45 +102,45 @@ def _names(prefix: str, spaces_tree: Tree) -> Tree:
     return name(prefix, spaces_tree)
 
 
-def _choose(space: gymnasium.Space, keys: Sequence[str] | None) -> gymnasium.Space:
+def _with_keys(space: gymnasium.Space, keys: Sequence[str] | None) -> gymnasium.Space:
     return spaces.Dict([(key, space[key]) for key in keys]) if keys and isinstance(space, spaces.Dict) else space
 
 
-def _critic_sees_no_more(config: Config, observed: Any) -> bool:
-    return config.actor_keys is None or set(config.critic_keys or observed) <= set(config.actor_keys)
+def _actor_has_the_critics_keys(config: Config, space: Any) -> bool:
+    return config.actor_keys is None or set(config.critic_keys or space) <= set(config.actor_keys)
 
 
-def prepared(preprocess: Preprocess, obs: Tree) -> Tree:
-    """What `preprocess` makes of those keys that are there."""
+def preprocessed(preprocess: Preprocess, obs: Tree) -> Tree:
+    """Apply `preprocess` to observations in which some keys may be missing."""
     if isinstance(preprocess, Branches) and not preprocess.as_tuple:
         parts = dict(zip(preprocess.keys, preprocess.parts, strict=True))
-        return {key: prepared(parts[key], value) for key, value in obs.items()}
+        return {key: preprocessed(parts[key], value) for key, value in obs.items()}
     return preprocess(obs)
 
 
-def _leaves(preprocess: Preprocess, tree: Tree) -> Iterator[Preprocess]:
-    """What is done to each leaf of the tree, in its order."""
+def _preprocess_leaves(preprocess: Preprocess, tree: Tree) -> Iterator[Preprocess]:
+    """Yield the preprocessing of each leaf of the tree, in order."""
     if not isinstance(preprocess, Branches):
         yield preprocess
         return
     parts = dict(zip(preprocess.keys, preprocess.parts, strict=True))
     for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield from _leaves(parts[key], part)
+        yield from _preprocess_leaves(parts[key], part)
 
 
-def parameters(law: Distribution, space: gymnasium.Space) -> dict[str, Tensor]:
-    """What describes a distribution, by name. Those of a Box have its shape; of choices, one row has those of all entries."""
-    match law:
+def parameters(distribution: Distribution, space: gymnasium.Space) -> dict[str, Tensor]:
+    """Return the parameters of a distribution by name: in the shape of a Box, and for choices, the logits of all in one row."""
+    match distribution:
         case Categorical():
-            return {"logits": law.log_probs}
+            return {"logits": distribution.log_probs}
         case MultiCategorical():
-            return {"logits": torch.cat([part.log_probs for part in law.parts], -1)}
+            return {"logits": torch.cat([part.log_probs for part in distribution.parts], -1)}
         case Bernoulli():
-            return {"logits": law.logits}
+            return {"logits": distribution.logits}
         case Gaussian():
-            rows = {"mean": law.mean, "log_std": law.log_std.expand_as(law.mean)}
+            rows = {"mean": distribution.mean, "log_std": distribution.log_std.expand_as(distribution.mean)}
         case Beta():
-            rows = {"alpha": law.alpha, "beta": law.beta}
+            rows = {"alpha": distribution.alpha, "beta": distribution.beta}
         case _:
-            raise NotImplementedError(f"{type(law).__name__} has no parameters to show")
+            raise TypeError(f"{type(distribution).__name__} has no parameters to export")
     return {name: row.reshape(row.shape[0], *(space.shape or ())) for name, row in rows.items()}

@@ -1,4 +1,4 @@
-"""A run's policy as one file that needs no ProxRL: ONNX, or torch's own exported program. A model card lies beside it."""
+"""Export of a run's policy to one file that needs no ProxRL, in ONNX or torch.export's format, with a model card."""
 
 import contextlib
 import importlib.util
@@ -32,11 +32,11 @@ from proxrl.runs.folder import RUNS_DIR, RunFolder, is_card
 from proxrl.runs.lookup import find_run
 
 FORMATS = ("onnx", "pt2")
-# Not the newest: runtimes of some years ago read it too.
+# Not the newest, so that runtimes of recent years can read it.
 OPSET = 18
-# Of the file from the policy. Float arithmetic in another order differs by a few 1e-7.
+# Largest allowed difference between the file and the policy. Another order of float operations differs by a few 1e-7.
 TOLERANCE = 1e-4
-# Beyond it one file can't hold an ONNX model.
+# Limit of a single ONNX file.
 MOST_ONNX_BYTES = 2**31 - 2**20
 CARD, SETTINGS = "README.md", "settings.toml"
 
@@ -45,7 +45,7 @@ CARD, SETTINGS = "README.md", "settings.toml"
 class Exported:
     path: Path  # of the policy
     card: Path
-    difference: float  # the largest one between the file and the policy
+    difference: float  # the largest between the file and the policy
     step: int
 
 
@@ -57,17 +57,17 @@ def export_policy(
     episodes: int = 20,
     runs_dir: str | Path = RUNS_DIR,
 ) -> Exported:
-    """Write policy, model card and settings to the folder `out`, by default `export` in the run's.
+    """Write the policy, a model card and the settings to the folder `out`, by default `export` in the run's folder.
 
-    The card states the scores that the run keeps for this checkpoint, or else those of as many episodes; 0 leaves them out.
+    The card contains the scores of the checkpoint's last evaluation, or of a new one with this number of episodes; 0 omits them.
     """
     check_format(format)
     check_at_least("--episodes", episodes, 0)
     folder = find_run(run, runs_dir)
-    place = folder.path / "export" if out is None else Path(out)
-    path, settings, card = place / f"policy.{format}", place / SETTINGS, place / CARD
+    target = folder.path / "export" if out is None else Path(out)
+    path, settings, card = target / f"policy.{format}", target / SETTINGS, target / CARD
     _refuse_foreign(card, path, settings)
-    # As it will be used: elsewhere, in single precision.
+    # The file is used elsewhere, in single precision.
     agent = load_changed(folder, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
     deployed = deploy(agent)
     inputs = tuple(map(torch.from_numpy, sample_inputs(deployed, agent.action_space, np.random.default_rng(0), 3).values()))
@@ -75,15 +75,16 @@ def export_policy(
     program = trace(agent, deployed, inputs)
     preparation = observation_preparation(agent.config)
     facts = describe(agent, deployed, checkpoint, preparation)
-    with one_line_errors("write to", place):
-        place.mkdir(parents=True, exist_ok=True)
-        # All three or none. The last takes its place first, so whatever lies there after a kill is known to be an export's.
+    with one_line_errors("write to", target):
+        target.mkdir(parents=True, exist_ok=True)
+        # All three files or none. The last one, the card, is renamed first: if the process is killed here, it identifies the
+        # folder as an export.
         with replacing(path) as new_policy, replacing(settings) as new_settings, replacing(card) as new_card:
             run_file = write_and_read(program, format, list(outputs), facts, new_policy)
             difference = largest_difference(agent, deployed, run_file)
             if not difference <= TOLERANCE:
-                raise ProxRLError(f"the {format} file differs from the policy by {difference:.2g}, so it was not kept")
-            scores = scores_of(folder, agent, checkpoint, episodes)
+                raise ProxRLError(f"the {format} file differs from the policy by {difference:.2g}, so it was discarded")
+            scores = checkpoint_scores(folder, agent, checkpoint, episodes)
             new_settings.write_text(public_settings(folder), encoding="utf-8")
             text = model_card(folder, agent, deployed.inputs, outputs, path.name, checkpoint, scores, preparation)
             new_card.write_text(text, encoding="utf-8")
@@ -99,35 +100,38 @@ def check_format(format: str) -> None:
 
 
 def _installed(name: str) -> bool:
-    with contextlib.suppress(ValueError):  # a module that was made without a spec
+    with contextlib.suppress(ValueError):  # raised for a module without a spec
         return importlib.util.find_spec(name) is not None
     return False
 
 
 def _refuse_foreign(card: Path, *others: Path) -> None:
-    """A project has a README.md and settings of its own, and an export there would take their place."""
+    """Raise an error if files in the folder are not from an export: a README.md of a project must not be overwritten."""
     for path in (card, *others):
         if path.exists() and not is_card(card):
             raise ProxRLError(f"{path} was not written by 'proxrl export'; give another folder by --out")
 
 
 def public_settings(folder: RunFolder) -> str:
-    """The run's settings as they are written, but for what is nobody else's."""
+    """Return the text of the run's settings without the private ones."""
     settings = ((name, value) for name, value in folder.settings().items() if name not in PRIVATE)
     return "".join(f"{name} = {toml_value(value)}\n" for name, value in settings)
 
 
 def deploy(agent: Agent) -> Deployed:
-    """On a copy of the policy: the agent's parameters are views of one buffer, all of which a file would hold for each."""
+    """Return the policy to export.
+
+    It is a copy, because the agent's parameters are views of one buffer, and a file would contain all of it for each view.
+    """
     policy = make_policy(agent.config, agent.observation_space, agent.action_space)
     policy.load_state_dict(agent.policy.state_dict())
     return Deployed(policy.requires_grad_(False), agent.config, agent.observation_space, agent.action_space).eval()
 
 
 def trace(agent: Agent, deployed: Deployed, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    """The policy as a graph, for any number of rows."""
+    """Return the policy as a graph for any number of rows."""
     reason: Exception | None = None
-    # The second way reads the code of `forward`, and gets over what the first can't run, such as len() of a tensor.
+    # Strict mode analyzes the code of `forward` and accepts some code that the other mode can't, such as len() of a tensor.
     for strict in (False, True):
         try:
             with quiet(), torch.no_grad():
@@ -136,16 +140,16 @@ def trace(agent: Agent, deployed: Deployed, inputs: tuple[Tensor, ...]) -> Expor
             reason = reason or error
             continue
         for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # paths of this machine
+            node.meta.pop("stack_trace", None)  # it contains paths of this machine
         return program
     assert reason is not None
-    own = [name for name in ("encoder", "policy", "value") if ":" in (getattr(agent.config, name) or "")]
-    what = " or ".join(f"{flag(name)} {getattr(agent.config, name)}" for name in own) or "this policy"
+    plugins = [name for name in ("encoder", "policy", "value") if ":" in (getattr(agent.config, name) or "")]
+    what = " or ".join(f"{flag(name)} {getattr(agent.config, name)}" for name in plugins) or "this policy"
     raise ProxRLError(f"torch.export can't read {what}: {one_line(reason)}") from reason
 
 
 def describe(agent: Agent, deployed: Deployed, checkpoint: str, preparation: dict[str, Any]) -> dict[str, str]:
-    """What the file says about itself."""
+    """Return the metadata that the file contains."""
     config = agent.config
     return {
         "proxrl_version": __version__,
@@ -161,7 +165,7 @@ def describe(agent: Agent, deployed: Deployed, checkpoint: str, preparation: dic
 
 
 def any_rows(inputs: int) -> Any:
-    """What `dynamic_shapes` takes: all inputs have the same number of rows, whichever it is."""
+    """Return `dynamic_shapes` for inputs that all have the same number of rows, which may be any."""
     rows = torch.export.Dim("batch", min=1)
     return (tuple({0: rows} for _ in range(inputs)),)
 
@@ -169,7 +173,7 @@ def any_rows(inputs: int) -> Any:
 def write_and_read(
     program: ExportedProgram, format: str, outputs: list[str], facts: dict[str, str], path: Path
 ) -> Callable[[Arrays], Arrays]:
-    """The file as a function, once it is written."""
+    """Write the file, read it back, and return it as a function."""
     try:
         if format == "pt2":
             write_pt2(program, facts, path)
@@ -178,7 +182,7 @@ def write_and_read(
         return read_onnx(path)
     except (ProxRLError, OSError):
         raise
-    except Exception as error:  # an operation that the format or its runtime does not have
+    except Exception as error:  # such as an operation that the format or its runtime does not have
         raise ProxRLError(f"this policy can't be written as {format}: {one_line(error)}") from error
 
 
@@ -189,7 +193,7 @@ def write_onnx(program: ExportedProgram, inputs: list[str], outputs: list[str], 
     if size > MOST_ONNX_BYTES:
         raise ProxRLError(f"the policy has {size:,} bytes, and an ONNX file holds 2 GB at most; use --format pt2")
     with quiet():
-        made = torch.onnx.export(
+        program_onnx = torch.onnx.export(
             program,
             input_names=inputs,
             output_names=outputs,
@@ -198,12 +202,12 @@ def write_onnx(program: ExportedProgram, inputs: list[str], outputs: list[str], 
             dynamo=True,
             verbose=False,
         )
-        assert made is not None
-        for node in made.model.graph.all_nodes():
-            node.metadata_props.clear()  # where in torch's and this code each came from
-        made.model.metadata_props.clear()
-        made.model.metadata_props.update(facts)
-        made.save(path, external_data=False)
+        assert program_onnx is not None
+        for node in program_onnx.model.graph.all_nodes():
+            node.metadata_props.clear()  # source locations
+        program_onnx.model.metadata_props.clear()
+        program_onnx.model.metadata_props.update(facts)
+        program_onnx.save(path, external_data=False)
     onnx.checker.check_model(path, full_check=True)
 
 
@@ -228,7 +232,7 @@ def read_pt2(path: Path) -> Callable[[Arrays], Arrays]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Torch's exporters warn about their own insides."""
+    """Hide the warnings of torch's exporters, which are about their own code."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -240,15 +244,15 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def scores_of(folder: RunFolder, agent: Agent, checkpoint: str, episodes: int) -> dict[str, Any]:
-    """Summaries by kind: those that are kept, if they are of this very step, or new ones; none for no episodes."""
-    kept = current_evaluation(folder, checkpoint)
-    if kept is not None:
-        return {kind: kept[kind] for kind in ("deterministic", "stochastic")}
+def checkpoint_scores(folder: RunFolder, agent: Agent, checkpoint: str, episodes: int) -> dict[str, Any]:
+    """Return summaries by kind: the saved ones if they are of this step, else of a new evaluation; none without episodes."""
+    saved = current_evaluation(folder, checkpoint)
+    if saved is not None:
+        return {kind: saved[kind] for kind in ("deterministic", "stochastic")}
     if episodes == 0:
         return {}
     try:
         scores = evaluate_and_save(folder.path, episodes, checkpoint=checkpoint, agent=agent)
     except ProxRLError as error:
-        raise ProxRLError(f"nothing is written, since the scores are not known: {error}; --episodes 0 leaves them out") from error
+        raise ProxRLError(f"nothing was written, because the evaluation failed: {error}; --episodes 0 skips it") from error
     return {kind: score.summary() for kind, score in scores.items()}

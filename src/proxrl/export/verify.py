@@ -1,4 +1,4 @@
-"""Does an exported file do what its policy does? Both are asked about the same observations."""
+"""Verification of an exported file: it is compared with its policy on the same observations."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,32 +18,33 @@ from proxrl.policy.preprocess import Whiten
 
 Arrays = dict[str, NDArray[Any]]
 
-# A batch of one is how a policy is mostly used, and where an export that has fixed its number of rows shows.
+# Policies are mostly used with batches of one; several sizes detect an export that fixed the number of rows.
 BATCHES = (1, 7, 64)
 
 
 def largest_difference(agent: Agent, deployed: Deployed, run_file: Callable[[Arrays], Arrays]) -> float:
-    """Between what the file answers and what `agent.act` does: over all numbers, relative where they are large.
+    """Return the largest difference between the file's outputs and `agent.act`, relative for large numbers.
 
-    For a choice that differs, how much less likely it is: near zero for a tie.
+    For discrete actions that differ, it is the difference of their log-probabilities, which is near zero for a tie.
     """
     rng = np.random.default_rng(0)
-    found = [
+    all_differences = [
         difference
         for rows in BATCHES
         for inputs in [sample_inputs(deployed, agent.action_space, rng, rows)]
         for difference in differences(agent, deployed, inputs, run_file(inputs))
     ]
-    return float(np.max(found))  # Python's own max would pass over a NaN
+    return float(np.max(all_differences))  # unlike max(), it returns NaN if there is one
 
 
 def differences(agent: Agent, deployed: Deployed, inputs: Arrays, outputs: Arrays) -> Iterator[float]:
+    """Yield the difference of each output from the policy's."""
     obs = tree_map(inputs.__getitem__, deployed.names)
     agent.reset()
-    answer = agent.act(obs["observation"], mask=obs[MASK]) if agent.policy.masked else agent.act(obs)
+    actions = agent.act(obs["observation"], mask=obs[MASK]) if agent.policy.masked else agent.act(obs)
     with torch.no_grad():
         expected = {name: value.numpy() for name, value in deployed(*map(torch.from_numpy, inputs.values())).items()}
-    for part, action in zip(deployed.action_parts, tree_leaves(answer), strict=True):
+    for part, action in zip(deployed.action_parts, tree_leaves(actions), strict=True):
         name, logits = f"action{part.suffix}", expected.get(f"logits{part.suffix}")
         expected.pop(name)
         yield _distance(outputs[name], action, part.space) if logits is None else _gap(outputs[name], action, logits, part.space)
@@ -52,18 +53,19 @@ def differences(agent: Agent, deployed: Deployed, inputs: Arrays, outputs: Array
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any], space: gymnasium.Space | None = None) -> float:
+    """Return the largest difference, relative to the numbers and to half the width of the space where these exceed 1."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return np.inf
     first, second = one.astype(np.float64), other.astype(np.float64)
     scale = np.maximum(1, np.abs(second, where=np.isfinite(second), out=np.ones_like(second)))
     if isinstance(space, spaces.Box):
-        reach = space.high.astype(np.float64) / 2 - space.low.astype(np.float64) / 2
-        scale = np.maximum(scale, np.where(np.isfinite(reach), reach, 1))
-    return float(np.max(_apart(first, second) / scale, initial=0))
+        half_width = space.high.astype(np.float64) / 2 - space.low.astype(np.float64) / 2
+        scale = np.maximum(scale, np.where(np.isfinite(half_width), half_width, 1))
+    return float(np.max(_absolute_difference(first, second) / scale, initial=0))
 
 
 def _gap(one: NDArray[Any], other: NDArray[Any], logits: NDArray[np.float32], space: gymnasium.Space) -> float:
-    """How far the log-probabilities of differing choices lie apart; for a bit, its log-odds."""
+    """Return the largest difference of the log-probabilities of choices that differ; for a bit, its log-odds."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return np.inf
     if isinstance(space, spaces.MultiBinary):
@@ -71,17 +73,17 @@ def _gap(one: NDArray[Any], other: NDArray[Any], logits: NDArray[np.float32], sp
     begins = np.cumsum([0, *group_sizes(space)[:-1]])
     columns = [(choice - space.start).reshape(len(choice), -1).astype(np.int64) + begins for choice in (one, other)]  # type: ignore[attr-defined]
     first, second = (np.take_along_axis(logits, column, 1) for column in columns)
-    return float(np.max(_apart(first, second), initial=0))
+    return float(np.max(_absolute_difference(first, second), initial=0))
 
 
-def _apart(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """Of infinities that are the same, nothing; of what is not a number, NaN."""
+def _absolute_difference(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Return |first - second|, which is 0 for equal infinities and NaN if either is NaN."""
     with np.errstate(invalid="ignore"):
         return np.where(first == second, 0, np.abs(first - second))
 
 
 def sample_inputs(deployed: Deployed, action_space: gymnasium.Space, rng: np.random.Generator, rows: int) -> Arrays:
-    """Rows of observations that may occur, by name."""
+    """Return random observations of the space, and masks, by the name of the input."""
     return {one.name: _sample(one, action_space, rng, rows).astype(one.dtype) for one in deployed.inputs}
 
 
@@ -95,7 +97,7 @@ def _sample(one: Input, action_space: gymnasium.Space, rng: np.random.Generator,
     if isinstance(space, spaces.MultiBinary):
         return rng.integers(0, 2, size)
     if not isinstance(space, spaces.Box):
-        return np.zeros(size)  # a memory begins so
+        return np.zeros(size)  # the initial state of a memory
     if isinstance(one.preprocess, Whiten):
         moments = one.preprocess.moments
         values: NDArray[Any] = moments.mean.numpy() + np.sqrt(moments.variance.numpy()) * rng.normal(0, 2, size)
@@ -105,7 +107,7 @@ def _sample(one: Input, action_space: gymnasium.Space, rng: np.random.Generator,
 
 
 def _sample_mask(action_space: gymnasium.Space, rng: np.random.Generator, rows: int) -> NDArray[np.bool_]:
-    """Some allow little, but none nothing."""
+    """Return masks of which some allow few choices, but each allows at least one."""
     sizes = [size for leaf in tree_leaves(space_tree(action_space)) for size in group_sizes(leaf)]
     groups = [rng.random((rows, size)) < rng.random((rows, 1)) for size in sizes]
     for bits in groups:

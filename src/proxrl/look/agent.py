@@ -1,4 +1,4 @@
-"""A trained policy to act with: `proxrl.load(run).act(obs)`."""
+"""`proxrl.load(run)` returns an Agent, a trained policy to act with: `agent.act(obs)`."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from proxrl.types import Tree
 
 
 class Agent:
-    """Acts on one observation or on a batch. Its statistics are frozen, and it keeps what a memory needs between calls."""
+    """A trained policy. Its statistics are frozen, and it keeps the state of a memory between calls of `act`."""
 
     def __init__(self, config: Config, tensors: dict[str, Any], state: dict[str, Any]) -> None:
         self.config, self.step = config, int(state["step"])
@@ -40,43 +40,41 @@ class Agent:
         except RuntimeError as error:
             raise ProxRLError(
                 f"the checkpoint does not fit the networks that its settings describe ({str(error).splitlines()[-1].strip()});"
-                " was it made by another version, or has the code of your own networks changed?"
+                " was it made by another version, or has the code of your custom networks changed?"
             ) from error
         self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups()))
         self.rng = generator(config.seed, Purpose.EVALUATION)
         self.reset()
 
     def reset(self) -> None:
-        """Forget the episode so far."""
+        """Start a new episode: the next observation is its first."""
         self.starts = True
         self.state = self.compute.initial_state(1)
 
     def act(self, obs: Tree, deterministic: bool = True, mask: Any = None) -> Tree:
-        """The action for an observation, or one per row of a batch: the most likely, or a sample.
+        """Return the action for an observation, or one per row of a batch: the distribution's mode, or a sample.
 
-        `mask` is what `info["action_mask"]` told, for agents that were trained with it.
+        Agents that were trained with action masks need `mask`, the environment's `info["action_mask"]`.
         """
         rows, single = self._rows(obs, mask)
         count = len(next(tree_leaves(rows)))
         if self.starts:
-            self.state, self.starts = self.compute.initial_state(count), False
-            began = np.ones(count, np.bool_)
-        else:
-            began = np.zeros(count, np.bool_)
+            self.state = self.compute.initial_state(count)
+        starts, self.starts = np.full(count, self.starts, np.bool_), False
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
         self.policy.guard.check(rows)
-        action, self.state = self.compute.act(rows, self.state, began, noise)
-        answer = env_actions(self.policy.head, action)
-        return tree_map(lambda leaf: leaf[0], answer) if single else answer
+        sample, self.state = self.compute.act(rows, self.state, starts, noise)
+        actions = env_actions(self.policy.head, sample)
+        return tree_map(lambda leaf: leaf[0], actions) if single else actions
 
     def _rows(self, obs: Tree, mask: Any) -> tuple[Tree, bool]:
-        """The observation as the policy takes it, in rows, and whether it was a single one: the shapes in its space tell."""
+        """Return the observation as rows for the policy, and whether it was a single one, as its shape shows."""
         space = self.observation_space
         if not isinstance(space, Masked):
             return _in_rows(space, self._filled(space, obs))
         key = MASK if self.config.action_mask in ("auto", "info", "off") else self.config.action_mask
         if mask is None and isinstance(obs, dict) and key in obs:
-            # An actor's only key is not one that stands for itself: what the critic alone sees may be missing beside it.
+            # If only the actor's keys are there, they stay a dict even if there is just one: those of the critic may be missing.
             rest = {name: value for name, value in obs.items() if name != key}
             obs, mask = (rest, obs[key]) if set(rest) == set(self.config.actor_keys or ()) else split_mask(obs, key)
         if mask is None:
@@ -84,9 +82,9 @@ class Agent:
         rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
         try:
             masks = [mask] if single else list(mask)
-            if any(given is None for given in masks):  # one mask of a Tuple of actions, perhaps, for a whole batch
+            if any(each is None for each in masks):  # perhaps one mask of a Tuple of actions, for a whole batch
                 raise ValueError("a mask is None; give one for each observation")
-            bits = [flatten_mask(self.action_space, given) for given in masks]
+            bits = [flatten_mask(self.action_space, each) for each in masks]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise ProxRLError(f"the mask does not fit the action space {self.action_space} ({error})") from None
         if len(bits) != len(next(tree_leaves(rows))):
@@ -94,32 +92,34 @@ class Agent:
         return {"observation": rows, MASK: np.stack(bits)}, single
 
     def _filled(self, space: gymnasium.Space, obs: Tree) -> Tree:
-        """With zeros for what only the critic looks at, which is known in training alone."""
+        """Return the observation with zeros for missing keys that only the critic uses, which exist in training only."""
         keys = self.config.actor_keys
         if not keys or not isinstance(space, Dict) or not isinstance(obs, dict) or any(key not in obs for key in keys):
             return obs
-        given, leaf = next(tree_leaves(obs[keys[0]])), next(tree_leaves(space_tree(space[keys[0]])))
-        rows = np.shape(given)[: np.ndim(given) - len(leaf.shape)]
+        value, leaf = next(tree_leaves(obs[keys[0]])), next(tree_leaves(space_tree(space[keys[0]])))
+        rows = np.shape(value)[: np.ndim(value) - len(leaf.shape)]
 
-        def nothing(part: gymnasium.Space) -> NDArray[Any]:
+        def zeros(part: gymnasium.Space) -> NDArray[Any]:
             return np.full((*rows, *(part.shape or ())), getattr(part, "start", 0), part.dtype)
 
-        return obs | {key: tree_map(nothing, space_tree(space[key])) for key in space if key not in obs}
+        return obs | {key: tree_map(zeros, space_tree(space[key])) for key in space if key not in obs}
 
 
 def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
+    """Check an observation or a batch of them; return it as rows, and whether it was a single one."""
     singles: set[bool] = set()
 
     def check(leaf: gymnasium.Space, value: Any) -> NDArray[Any]:
         array, shape = np.asarray(value), leaf.shape or ()
-        given = array.shape
-        if given[len(given) - len(shape) :] != shape or len(given) > len(shape) + 1:
-            raise ProxRLError(f"the observation has shape {given}, but this agent takes {shape}, or {('N', *shape)} for a batch")
-        singles.add(len(given) == len(shape))
+        if array.shape[array.ndim - len(shape) :] != shape or array.ndim > len(shape) + 1:
+            raise ProxRLError(
+                f"the observation has shape {array.shape}, but this agent takes {shape}, or {('N', *shape)} for a batch"
+            )
+        singles.add(array.ndim == len(shape))
         wrong = wrong_values(leaf, array)
         if wrong is not None:
             raise ProxRLError(f"the observation holds {array[wrong][0]}, which is not in {leaf}")
-        # In the type that environments store: torch knows no unsigned numbers beyond bytes.
+        # In the data type that environments store, because torch hardly supports unsigned integers other than bytes.
         return array.astype(stored_dtype(leaf), copy=False)
 
     arrays = map_observation(check, space, obs)
@@ -130,16 +130,16 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
 
 
 def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Agent:
-    """The agent of a run folder: of its latest checkpoint, or of `best`, or of `step-100000`."""
+    """Return the agent of a run: of its checkpoint `latest`, `best`, or for example `step-100000`."""
     return load_changed(find_run(run, runs_dir), checkpoint_name, {} if device is None else {"device": device})
 
 
 def load_changed(folder: RunFolder, checkpoint_name: str, changes: dict[str, Any]) -> Agent:
-    """As `load`, under settings that change how the policy is computed, not what it is."""
+    """Return what `load` does, with changed settings that affect how the policy is computed, but not the policy."""
     config = folder.config()
     path = folder.checkpoint_path(checkpoint_name)
     if not path.exists():
-        there = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
-        raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(there) or 'none yet'}")
+        names = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
+        raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(names) or 'none yet'}")
     tensors, state = checkpoint.load(path)
     return Agent(config.replace(**changes), tensors, state)

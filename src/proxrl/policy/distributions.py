@@ -1,7 +1,8 @@
-"""Distributions over actions, in batches.
+"""Batches of distributions over actions.
 
-Each samples from noise that is drawn ahead: the sample is a function of the noise. It is also what is stored and learnt
-from, so `log_prob` takes it as `sample` gave it; where a head maps it on to bounds, the density is that of the mapped action.
+A sample is a function of the network's outputs and of noise that is drawn ahead. Samples are stored and learned from, so
+`log_prob` takes them as `sample` returned them. Where a head then maps them to bounds, `log_prob` is the log-density of the
+mapped action.
 """
 
 import functools
@@ -24,19 +25,19 @@ class Distribution(Protocol):
     def entropy(self) -> Tensor: ...  # [B]
 
 
-# The log-probability of what a mask forbids. Not minus infinity, which times a probability of zero is no number; adding noise
-# to it can't lift it over anything that is allowed, and its exponential is exactly zero.
+# The logit of forbidden actions. Minus infinity times a probability of zero would be NaN. No noise can lift this number above
+# the logit of an allowed action, and its exponential is exactly zero.
 FORBIDDEN = -1e30
 
 
 class Categorical:
-    """One of n actions, by unnormalised log-probabilities [B, n] and, where not all are allowed, a mask [B, n]."""
+    """One of n actions, given by logits [B, n] and, where not all actions are allowed, a mask [B, n]."""
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         self.log_probs = torch.log_softmax(logits if mask is None else logits.masked_fill(~mask, FORBIDDEN), -1)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Adding Gumbel noise to log-probabilities makes the largest one a fair draw."""
+        """Return the index of the largest log-probability after adding Gumbel noise: an exact sample (Gumbel-max trick)."""
         return (self.log_probs + noise).argmax(-1)
 
     def mode(self) -> Tensor:
@@ -50,7 +51,7 @@ class Categorical:
 
 
 class Gaussian:
-    """Independent components: mean [B, d] and log deviation [d] or [B, d]."""
+    """Independent components with mean [B, d] and log standard deviation [d] or [B, d]."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         self.mean, self.log_std = mean, log_std
@@ -71,7 +72,7 @@ class Gaussian:
 
 
 class MultiCategorical:
-    """Independent choices, one of sizes[i] each: unnormalised log-probabilities [B, sum of sizes], actions [B, len(sizes)]."""
+    """Independent choices, each one of sizes[i]: logits [B, sum(sizes)], actions [B, len(sizes)]."""
 
     def __init__(self, logits: Tensor, sizes: Sequence[int], mask: Tensor | None = None) -> None:
         self.sizes = list(sizes)
@@ -95,16 +96,16 @@ class MultiCategorical:
 
 
 class Bernoulli:
-    """Independent yes or no: log-odds [B, n], actions 0 or 1; a mask [B, n * 2] tells for each whether no and yes are allowed."""
+    """Independent bits: log-odds [B, n], actions 0 or 1. A mask [B, n * 2] says for each bit whether 0 and 1 are allowed."""
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         self.logits = logits
         if mask is not None:
-            no, yes = mask.reshape(*logits.shape, 2).unbind(-1)
-            self.logits = logits.masked_fill(~yes, FORBIDDEN).masked_fill(~no, -FORBIDDEN)
+            zero, one = mask.reshape(*logits.shape, 2).unbind(-1)
+            self.logits = logits.masked_fill(~one, FORBIDDEN).masked_fill(~zero, -FORBIDDEN)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Log-odds plus logistic noise lie above zero as often as the odds say."""
+        """Return 1 where the log-odds plus logistic noise are positive, which has the probability that the log-odds mean."""
         return (self.logits + noise > 0).float()
 
     def mode(self) -> Tensor:
@@ -118,8 +119,10 @@ class Bernoulli:
 
 
 class SquashedGaussian(Gaussian):
-    """low + width * (tanh(u) + 1) / 2 with a Gaussian u. The sample is u: from the action itself it could not be told near
-    the bounds, where tanh has no digits left. `log_prob` is exactly that of the action.
+    """low + width * (tanh(u) + 1) / 2 with a Gaussian u.
+
+    The sample is u, because u can't be recovered from an action near the bounds, where tanh saturates. `log_prob` is exactly
+    that of the action.
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor, log_width: Tensor) -> None:
@@ -130,9 +133,10 @@ class SquashedGaussian(Gaussian):
         return super().log_prob(action) - self._log_slope(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """That of u, which is exact, plus the mean of log(d action / du), which has no closed form: it is taken at the nodes
-        of Gauss-Hermite quadrature. So there is no noise in it, gradients included; the error per component stays below
-        0.001 for deviations of u up to 2, and below 0.1 up to 7.4, the largest there is.
+        """Return the entropy of u, which is exact, plus the mean of log(d action / du), which has no closed form.
+
+        The mean is computed by Gauss-Hermite quadrature, so it and its gradient have no noise. The error per component is
+        below 0.001 for standard deviations of u up to 2, and below 0.1 up to 7.4, the largest possible.
         """
         nodes, weights = (part.to(self.mean) for part in _quadrature())
         samples = self.mean.unsqueeze(-1) + self.log_std.exp().unsqueeze(-1) * nodes  # [B, d, nodes]
@@ -140,36 +144,36 @@ class SquashedGaussian(Gaussian):
         return super().entropy() + (weights @ slopes).sum(-1)
 
     def _log_slope(self, u: Tensor) -> Tensor:
-        """log(width / 2 * (1 - tanh(u)^2)), of which softplus keeps all digits however far out u is."""
+        """Return log(width / 2 * (1 - tanh(u)^2)), by softplus, which stays accurate for large |u|."""
         return self.log_width + math.log(2) - 2 * (u + softplus(-2 * u))
 
 
 @functools.cache
 def _quadrature(nodes: int = 32) -> tuple[Tensor, Tensor]:
-    """Where and with which weights to average a function of a standard normal variable."""
-    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    return torch.from_numpy(places), torch.from_numpy(weights / weights.sum())
+    """Return nodes and weights for the mean of a function of a standard normal variable."""
+    points, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    return torch.from_numpy(points), torch.from_numpy(weights / weights.sum())
 
 
-# Marsaglia and Tsang's method accepts more than 95 of 100 tries: after eight, fewer than one in 10^10 samples has none.
+# Marsaglia and Tsang's method accepts more than 95% of its proposals: fewer than one in 10^10 samples needs more than eight.
 TRIES = 8
 
 
 class Beta:
-    """low + width * x with x from a Beta distribution whose parameters exceed 1, so that it has one peak.
+    """low + width * x with x from a Beta distribution whose parameters exceed 1, so that it has a single peak.
 
     The sample is x, in (0, 1); `log_prob` is that of the action.
     """
 
-    EDGE = 1e-6  # x keeps this distance from 0 and 1, where the density may be zero
+    EDGE = 1e-6  # smallest distance of x from 0 and 1, where the density may be zero
 
     def __init__(self, above_one: Tensor, log_width: Tensor) -> None:
-        self.above_one, self.log_width = above_one, log_width  # [2, B, d] by how much alpha and beta exceed 1, [d]
+        self.above_one, self.log_width = above_one, log_width  # [2, B, d]: alpha - 1 and beta - 1; [d]
         self.alpha, self.beta = (1 + above_one).unbind(0)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """By two Gamma samples. Where no try is accepted, the Gamma sample is its distribution's near-peak alpha - 1/3."""
-        normal, uniform = noise.view(*noise.shape[:-1], 2, 2, TRIES, -1).unbind(-4)  # [B, 2, tries, d] each
+        """Return a / (a + b) of two Gamma samples. If all proposals of one are rejected, it is alpha - 1/3, near the mode."""
+        normal, uniform = noise.view(*noise.shape[:-1], 2, 2, TRIES, -1).unbind(-4)  # [B, 2, TRIES, d] each
         shape = 1 + self.above_one.movedim(0, -2).unsqueeze(-2) - 1 / 3  # [B, 2, 1, d]
         cube = (1 + normal * torch.rsqrt(9 * shape)) ** 3
         positive = cube.clamp(min=1e-30)
@@ -187,16 +191,16 @@ class Beta:
     def log_prob(self, action: Tensor) -> Tensor:
         inside = action.clamp(self.EDGE, 1 - self.EDGE)
         left, right = self.above_one.unbind(0)
-        density: Tensor = left * inside.log() + right * torch.log1p(-inside) - self._log_normaliser()
+        density: Tensor = left * inside.log() + right * torch.log1p(-inside) - self._log_normalizer()
         return (density - self.log_width).sum(-1)
 
     def entropy(self) -> Tensor:
         left, right = self.above_one.unbind(0)
         surprise: Tensor = left * torch.digamma(self.alpha) + right * torch.digamma(self.beta)
         surprise = surprise - (left + right) * torch.digamma(self.alpha + self.beta)
-        return (self._log_normaliser() - surprise + self.log_width).sum(-1)
+        return (self._log_normalizer() - surprise + self.log_width).sum(-1)
 
-    def _log_normaliser(self) -> Tensor:
+    def _log_normalizer(self) -> Tensor:
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
 
 
@@ -216,7 +220,10 @@ class ProductColumns(NamedTuple):
 
 
 class Product:
-    """Independent parts: log-probabilities and entropies add up. Actions are one float row; whole numbers are exact in it."""
+    """Independent parts, whose log-probabilities and entropies add up.
+
+    An action is one row of floats, in which integers up to 2^24 are exact.
+    """
 
     def __init__(self, parts: Sequence[Distribution], columns: Sequence[ProductColumns]) -> None:
         self.parts = list(zip(parts, columns, strict=True))

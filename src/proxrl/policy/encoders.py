@@ -1,4 +1,4 @@
-"""Observations in, features out."""
+"""Encoders: from preprocessed observations to features. Those of images are in images.py."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Layer = TypeVar("Layer", bound=nn.Linear | nn.Conv2d)
 
 
 def orthogonal(layer: Layer, gain: float) -> Layer:
-    """Orthogonal weights of this gain and zero biases: small gains keep the first policy near uniform."""
+    """Initialize a layer with orthogonal weights of this gain and zero biases, and return it."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -29,7 +29,7 @@ def orthogonal(layer: Layer, gain: float) -> Layer:
 
 
 class MLP(nn.Module):
-    """Fully connected layers with an activation after each, on all entries of an observation side by side."""
+    """Fully connected layers with an activation after each, on the concatenation of all entries of an observation."""
 
     def __init__(self, space: gymnasium.Space, hidden_sizes: Sequence[int], activation: str) -> None:
         super().__init__()
@@ -40,26 +40,26 @@ class MLP(nn.Module):
         self.output_size = sizes[-1]
 
     def forward(self, obs: Tree) -> Tensor:
-        features = side_by_side(obs)
+        features = concatenated(obs)
         for layer in self.layers:
             features = self.function(layer(features))
         return features
 
 
-def side_by_side(obs: Tree) -> Tensor:
-    """Every entry of an observation in one row [B, size]."""
-    # Sizes in full: a rank's share of a minibatch may have no row, and then -1 says nothing. Here and elsewhere rows are counted
-    # by shape[0]: len() is a plain number, which torch.export would take for the only one there can be.
+def concatenated(obs: Tree) -> Tensor:
+    """Return all entries of observations as one tensor [B, size]."""
+    # The size is computed because -1 is ambiguous without rows, and a rank's share of a minibatch may have none. Here and
+    # elsewhere the number of rows is shape[0]: torch.export would take len(), a plain integer, for a constant.
     rows = [_floats(leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:]))) for leaf in tree_leaves(obs)]
     return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
 
 def _floats(rows: Tensor) -> Tensor:
-    return rows.float() / 255 if rows.dtype == torch.uint8 else rows.float()  # what is bytes here is an image
+    return rows.float() / 255 if rows.dtype == torch.uint8 else rows.float()  # only images are still bytes here
 
 
 class Select(nn.Module):
-    """An encoder that sees some keys of the observation, and no others."""
+    """An encoder of only some keys of the observation."""
 
     def __init__(self, keys: Sequence[str], encoder: nn.Module) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Select(nn.Module):
 
 
 def select_space(space: gymnasium.Space, keys: Sequence[str], flag: str) -> spaces.Dict:
-    """The part of a Dict space that an encoder with these keys sees."""
+    """Return the part of a Dict space that has these keys; `flag` is named in errors."""
     if not isinstance(space, spaces.Dict):
         raise ProxRLError(f"{flag} chooses keys of a Dict observation, but the observation space is {space}; leave it out")
     unknown = [key for key in keys if key not in space.spaces]

@@ -1,9 +1,10 @@
-"""Images in, features out. Bytes stay bytes until here: scaling them to [0, 1] is part of a network's first layer.
+"""Encoders of images. Images stay bytes until here: scaling them to [0, 1] is part of a network's first layer.
 
-Tensors are laid out with the channels last, in which convolutions on a CPU and on recent GPUs are fastest; shapes are those of
-torch, [B, channels, height, width], all the same.
+Tensors have torch's usual shape [B, channels, height, width], but the channels are last in memory (torch.channels_last), which
+is the fastest layout for convolutions on CPUs and recent GPUs.
 """
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -63,17 +64,17 @@ def image_assumptions(policy: nn.Module) -> list[str]:
 
 
 class FirstConvolution(nn.Conv2d):
-    """On bytes. To scale them to [0, 1] (Atari detail 9) it divides its few weights by 255, not the many pixels."""
+    """A convolution of bytes. To scale them to [0, 1] (Atari detail 9), it divides its weights by 255 instead of all pixels."""
 
     def forward(self, image: Tensor) -> Tensor:
         return conv2d(image, self.weight / 255, self.bias, self.stride, self.padding)
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(nn.Module, abc.ABC):
     """Convolutions, then one linear layer."""
 
     output_size: int
-    gain: float | None = math.sqrt(2)  # of orthogonal first weights; None is torch's own
+    gain: float | None = math.sqrt(2)  # of the orthogonal initial weights; None for torch's default initialization
 
     def __init__(self, space: gymnasium.Space, channels: Channels = "auto") -> None:
         super().__init__()
@@ -88,8 +89,9 @@ class ImageEncoder(nn.Module):
                 if isinstance(layer, nn.Conv2d | nn.Linear):
                     orthogonal(layer, self.gain)
 
+    @abc.abstractmethod
     def layers(self, channels: int) -> nn.Sequential:
-        raise NotImplementedError
+        """Build the convolutions; `self.to_float` has the size of the images."""
 
     def forward(self, obs: Tensor) -> Tensor:
         return torch.relu(self.linear(self.convolutions(self.to_float(obs)).flatten(1)))
@@ -121,23 +123,23 @@ class SmallCNN(ImageEncoder):
 
 
 class ImpalaCNN(ImageEncoder):
-    """The residual network of the IMPALA paper, with torch's own first weights, as the reference has them."""
+    """The residual network of the IMPALA paper, with torch's default initialization, as in the reference implementation."""
 
     output_size = 256
     gain = None
 
     def layers(self, channels: int) -> nn.Sequential:
         blocks: list[nn.Module] = []
-        for number, wider in enumerate((16, 32, 32)):
-            convolution = (FirstConvolution if number == 0 else nn.Conv2d)(channels, wider, 3, padding=1)
+        for number, width in enumerate((16, 32, 32)):
+            convolution = (FirstConvolution if number == 0 else nn.Conv2d)(channels, width, 3, padding=1)
             blocks += [convolution, nn.MaxPool2d(3, stride=2, padding=1)]
-            blocks += [Residual(wider), Residual(wider)]
-            channels = wider
+            blocks += [Residual(width), Residual(width)]
+            channels = width
         return nn.Sequential(*blocks, nn.ReLU())
 
 
 class Residual(nn.Module):
-    """x + conv(relu(conv(relu(x))))"""
+    """Return x + conv(relu(conv(relu(x))))."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -158,11 +160,12 @@ def default_encoder(space: gymnasium.Space, channels: Channels) -> str:
 
 
 def has_image(space: gymnasium.Space) -> bool:
+    """Return whether any entry of the space is an image."""
     return any(is_image(leaf) for leaf in tree_leaves(space_tree(space)))
 
 
 class Mixed(nn.Module):
-    """Observations of images and other entries: convolutions for each image, an MLP for all the rest, side by side."""
+    """An encoder of observations that have images and other entries: convolutions for each image, one MLP for all the rest."""
 
     def __init__(
         self,
@@ -184,5 +187,6 @@ class Mixed(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = list(zip(tree_leaves(obs), self.is_image, strict=True))
-        seen = [encoder(leaf) for encoder, leaf in zip(self.images, (leaf for leaf, image in leaves if image), strict=True)]
-        return torch.cat([*seen, self.rest(tuple(leaf for leaf, image in leaves if not image))], 1)
+        images = (leaf for leaf, image in leaves if image)
+        features = [encoder(image) for encoder, image in zip(self.images, images, strict=True)]
+        return torch.cat([*features, self.rest(tuple(leaf for leaf, image in leaves if not image))], 1)

@@ -1,4 +1,4 @@
-"""Which head an action space gets, and the head of Dict and Tuple spaces: a product over their leaves."""
+"""`make_head` chooses the head of an action space. The head of a Dict or Tuple is the product of its leaves' heads."""
 
 import math
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from proxrl.policy.distributions import Product, ProductColumns
 from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead, torch_dtype
 from proxrl.types import Tree
 
-# Whole numbers up to here are exact in the float rows of a product.
+# Integers up to this are exact in the rows of a product, which are floats.
 MOST_CHOICES = 2**24
 
 
 class ProductHead(Head):
-    """A head for each leaf, however deep, in the order of the space."""
+    """A head for each leaf of a Dict or Tuple, at any depth, in the order of the space."""
 
     def __init__(self, tree: Tree, heads: Sequence[Head]) -> None:
         super().__init__()
@@ -63,6 +63,7 @@ class ProductHead(Head):
 
 
 def make_head(space: gymnasium.Space, config: Config) -> Head:
+    """Return the head of an action space; raise an error for spaces that have none."""
     tree = space_tree(space)
     leaves = list(tree_leaves(tree))
     if sum(int(np.prod(leaf.shape)) for leaf in leaves) == 0:

@@ -1,4 +1,4 @@
-"""What a policy remembers between steps. Feed-forward is memory with an empty state, so there is one call signature."""
+"""The memory of a policy. A feed-forward policy has a memory with an empty state, so all policies are called in the same way."""
 
 from typing import TypeAlias
 
@@ -8,7 +8,7 @@ State: TypeAlias = tuple[Tensor, ...]  # each [N, ...]
 
 
 class NoMemory(nn.Module):
-    """Features pass through; the state is empty."""
+    """Returns features unchanged; the state is empty."""
 
     def initial_state(self, num_envs: int) -> State:
         return ()

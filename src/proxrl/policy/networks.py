@@ -1,13 +1,13 @@
-"""Which networks a policy is made of: MLPs by flag, or modules of the user's own, in the place of an encoder or whole.
+"""`make_policy` builds the networks of a policy: built-in ones, or plugins, which replace an encoder or a whole network.
 
-An own part is named by `module:callable`, so that config.toml can name it too:
+A plugin is named by `module:callable`, so that config.toml can contain its name:
 
 --encoder  build(observation_space, **kwargs)                from observations to features [B, n], any n
---policy   build(observation_space, action_space, **kwargs)  from observations to what the head takes [B, action_inputs]
+--policy   build(observation_space, action_space, **kwargs)  from observations to the head's inputs [B, action_inputs]
 --value    build(observation_space, **kwargs)                from observations to values [B] or [B, 1]
 
-The observation space that they get is that of prepared observations: float Boxes of the observation's own shapes, bytes where
-it is an image, one-hot vectors for discrete entries, in the same Dicts and Tuples. So is what their modules are called with.
+`observation_space` describes preprocessed observations, with which the modules are called: Boxes of floats in the shapes of the
+observation, bytes if it is an image, one-hot vectors for discrete entries, in the same Dicts and Tuples.
 """
 
 from typing import Any
@@ -32,74 +32,80 @@ from proxrl.policy.memory import NoMemory
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import make_preprocess
 
-# Small enough that the first policy is nearly uniform whatever the features (core detail 2).
+# Small enough that the initial policy is nearly uniform for all features (core detail 2).
 ACTION_GAIN = 0.01
 MLP_NAME = "mlp"
 
 
 def make_policy(config: Config, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> Policy:
-    """By default separate MLPs for policy and value (core detail 13). The seed alone fixes the weights, on every rank."""
+    """Build a policy, by default with separate MLPs for policy and value (core detail 13).
+
+    The initial weights depend on the seed alone, so they are the same on every rank.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer_seed(config.seed, Purpose.WEIGHTS))
         preprocess = make_preprocess(observation_space, config.normalize_observations, config.clip_observations)
         guard = Guard(observation_space, action_space)
-        seen = preprocess.output_space["observation"] if guard.masked else preprocess.output_space  # type: ignore[index]
-        if spaces.flatdim(seen) == 0:
-            raise ProxRLError(f"the observation space {observation_space} holds nothing to see; give it an entry")
+        inputs = preprocess.output_space["observation"] if guard.masked else preprocess.output_space  # type: ignore[index]
+        if spaces.flatdim(inputs) == 0:
+            raise ProxRLError(f"the observation space {observation_space} is empty; give it at least one entry")
         head = make_head(action_space, config)
-        actor, actor_size = make_actor(config, seen, action_space, head.inputs)
-        critic, critic_size = make_critic(config, seen, actor_size)
+        actor, actor_size = make_actor(config, inputs, action_space, head.inputs)
+        critic, critic_size = make_critic(config, inputs, actor_size)
         action = nn.Identity() if config.policy else orthogonal(nn.Linear(actor_size, head.inputs), ACTION_GAIN)
         value = nn.Identity() if config.value else orthogonal(nn.Linear(critic_size, 1), gain=1.0)
         policy = Policy(preprocess, guard, actor, critic, NoMemory(), action, head, value)
-    policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch knows it, its stubs do not
-    # Dropout would make the policy that learns another one than the policy that acted.
+    policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type stubs
+    # With dropout the policy in the update would differ from the one that acted.
     return policy.eval()
 
 
 def make_actor(config: Config, space: gymnasium.Space, action_space: gymnasium.Space, inputs: int) -> tuple[nn.Module, int]:
-    """The network behind the policy, and how many numbers it gives."""
+    """Return the policy's network and the number of its outputs."""
     keys = config.actor_keys
-    sees = space if keys is None else select_space(space, keys, flag("actor_keys"))
+    space = space if keys is None else select_space(space, keys, flag("actor_keys"))
     if config.policy is None:
-        network, size = make_encoder(config, sees)
+        network, size = make_encoder(config, space)
     else:
-        network = plugin_module("policy", config.policy, (sees, action_space), config.policy_kwargs)
-        size = output_size("policy", config.policy, network, sees)
+        network = plugin_module("policy", config.policy, (space, action_space), config.policy_kwargs)
+        size = output_size("policy", config.policy, network, space)
         if size != inputs:
             raise ProxRLError(f"--policy {config.policy} gives {size} numbers per row, but {action_space} takes {inputs}")
     return (network if keys is None else Select(keys, network)), size
 
 
 def make_critic(config: Config, space: gymnasium.Space, actor_size: int) -> tuple[nn.Module | None, int]:
-    """The network behind the value, and how many numbers it gives; None where it is the actor's."""
+    """Return the value's network and the number of its outputs; the network is None if it is the actor's."""
     if shares_trunk(config, space):
         return None, actor_size
     keys = config.critic_keys
-    sees = space if keys is None else select_space(space, keys, flag("critic_keys"))
+    space = space if keys is None else select_space(space, keys, flag("critic_keys"))
     if config.value is None:
-        network, size = make_encoder(config, sees)
+        network, size = make_encoder(config, space)
     else:
-        network = plugin_module("value", config.value, (sees,), config.value_kwargs)
-        size = output_size("value", config.value, network, sees)
+        network = plugin_module("value", config.value, (space,), config.value_kwargs)
+        size = output_size("value", config.value, network, space)
         if size != 1:
             raise ProxRLError(f"--value {config.value} gives {size} numbers per row, but a value is one")
     return (network if keys is None else Select(keys, network)), size
 
 
 def shares_trunk(config: Config, space: gymnasium.Space) -> bool:
-    """As told; otherwise one network for images (Atari detail 8) unless something wants a value network of its own."""
+    """Return whether policy and value share an encoder: as --trunk says, or with auto for images (Atari detail 8).
+
+    With auto they don't share it if another setting needs a separate value network.
+    """
     if config.trunk != "auto":
         return config.trunk == "shared"
-    apart = config.policy, config.value, config.value_epochs, config.value_learning_rate, config.value_optimizer
-    return has_image(space) and not any((*apart, config.actor_keys, config.critic_keys))
+    separate = config.policy, config.value, config.value_epochs, config.value_learning_rate, config.value_optimizer
+    return has_image(space) and not any((*separate, config.actor_keys, config.critic_keys))
 
 
 def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int]:
-    """The encoder that was asked for, or the one that suits what is observed."""
+    """Return the encoder that --encoder names, or the one that suits the space, and the number of its outputs."""
     if config.encoder is not None and ":" in config.encoder:
-        own = plugin_module("encoder", config.encoder, (space,), config.encoder_kwargs)
-        return own, output_size("encoder", config.encoder, own, space)
+        plugin = plugin_module("encoder", config.encoder, (space,), config.encoder_kwargs)
+        return plugin, output_size("encoder", config.encoder, plugin, space)
     if config.encoder not in (None, MLP_NAME, *IMAGE_ENCODERS):
         known = ", ".join((MLP_NAME, *IMAGE_ENCODERS))
         raise ProxRLError(f"--encoder {config.encoder}: there is no such encoder; use {known}, or yours as module:callable")
@@ -116,6 +122,7 @@ def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int
 
 
 def plugin_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+    """Build the module that the setting `name` describes by `text`, module:callable."""
     module = build_plugin(name, text, arguments, kwargs)
     if not isinstance(module, nn.Module):
         raise ProxRLError(f"{flag(name)} {text} returned {type(module).__name__}, but must return a torch.nn.Module")
@@ -123,14 +130,16 @@ def plugin_module(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict
 
 
 def output_size(name: str, text: str, module: nn.Module, space: gymnasium.Space) -> int:
-    """Numbers per row that a module gives, by asking it: for two rows, and for one, where a `squeeze()` would lose it."""
-    sizes = [_asked(f"{flag(name)} {text}", module.eval(), space, rows, flat=name == "value") for rows in (2, 1)]
+    """Return the number of a module's outputs per row, by calling it with two rows, and with one, which finds a `squeeze()`."""
+    sizes = [_try_module(f"{flag(name)} {text}", module.eval(), space, rows, flat=name == "value") for rows in (2, 1)]
     return sizes[0]
 
 
-def _asked(label: str, module: nn.Module, space: gymnasium.Space, rows: int, flat: bool) -> int:
+def _try_module(label: str, module: nn.Module, space: gymnasium.Space, rows: int, flat: bool) -> int:
+    """Return the number of outputs per row, or raise an error if the module does not keep its contract."""
     obs = tree_map(lambda leaf: torch.from_numpy(np.zeros((rows, *leaf.shape), leaf.dtype)), space_tree(space))
-    versions = [leaf._version for leaf in tree_leaves(obs)]
+    with torch.enable_grad():
+        products = [torch.ones(leaf.shape, requires_grad=True) * leaf for leaf in tree_leaves(obs)]
     try:
         with torch.no_grad():
             output = module(obs)
@@ -141,6 +150,18 @@ def _asked(label: str, module: nn.Module, space: gymnasium.Space, rows: int, fla
         raise ProxRLError(f"{label} gives {got} for {rows} rows, but must give a tensor of one row for each: [{rows}, n]")
     if output.dtype != torch.float32:
         raise ProxRLError(f"{label} gives {output.dtype}, but must give torch.float32; end it with .float()")
-    if versions != [leaf._version for leaf in tree_leaves(obs)]:
+    if _factors_written_to(products):
         raise ProxRLError(f"{label} writes to the observations, which others see too; copy first: obs / 255, not obs.div_(255)")
     return 1 if output.dim() == 1 else output.shape[1]
+
+
+def _factors_written_to(products: list[Tensor]) -> bool:
+    """Return whether a factor of a product was written to, even if its values are the same: zeros divided by 255 stay zeros.
+
+    Autograd refuses to differentiate a product one of whose factors was modified in place.
+    """
+    try:
+        torch.autograd.backward([product.sum() for product in products])
+    except RuntimeError:
+        return True
+    return False

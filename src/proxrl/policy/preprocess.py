@@ -1,9 +1,10 @@
-"""What is done to observations once per rollout, before any weight: floats, whitened or not, and one-hot for discrete values.
+"""Preprocessing of observations, done once per rollout: conversion to floats, whitening, and one-hot vectors for discrete values.
 
-Observations keep their structure: a Dict comes out as a dict, an array as an array of its shape. `output_space` describes
-what comes out, and is what networks are built for.
+Observations keep their structure: the result of a Dict is a dict, and that of a Box has the same shape. Networks are built for
+`output_space`, which describes the preprocessed observations.
 """
 
+import abc
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -21,20 +22,20 @@ from proxrl.types import Tree
 from proxrl.world.api import World
 
 
-class Preprocess(nn.Module):
-    """A module from rows of observations [B, ...] to what networks take."""
+class Preprocess(nn.Module, abc.ABC):
+    """A module from rows of observations [B, ...] to the inputs of networks."""
 
     output_space: gymnasium.Space
 
-    def forward(self, obs: Any) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def forward(self, obs: Any) -> Any: ...
 
     def merge(self, obs: Tree, valid: NDArray[np.bool_], world: World) -> None:
-        """Take in what a rollout saw, obs [T + 1, N, ...] and valid [T, N], after the update that learnt from it."""
+        """Add a rollout's obs [T + 1, N, ...] to the statistics, if there are any; `valid` is [T, N]. Called after the update."""
 
 
 class Floats(Preprocess):
-    """Numbers of any type as floats."""
+    """Converts numbers of any type to floats."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class Floats(Preprocess):
 
 
 class Pixels(Preprocess):
-    """Images, which stay bytes: the network scales them, where a minibatch of them is all there is."""
+    """Leaves images as bytes: the network scales one minibatch at a time, and floats would take four times the memory."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Pixels(Preprocess):
 
 
 class Whiten(Preprocess):
-    """Numbers whitened by running statistics, then clipped (continuous details 6 and 7)."""
+    """Whitens numbers by running statistics, then clips them (continuous details 6 and 7)."""
 
     def __init__(self, space: gymnasium.Space, clip: float | None) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class Whiten(Preprocess):
 
 
 class OneHot(Preprocess):
-    """Discrete observations as unit vectors; several of them, as in MultiDiscrete, side by side."""
+    """Converts discrete observations to one-hot vectors; those of a MultiDiscrete are concatenated."""
 
     start: Tensor
     begin: Tensor
@@ -93,7 +94,7 @@ class OneHot(Preprocess):
 
 
 class Mask(Preprocess):
-    """What is allowed: no network takes it, the head does."""
+    """Converts action masks to booleans. The head uses them, not the networks."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         super().__init__()
@@ -104,20 +105,20 @@ class Mask(Preprocess):
 
 
 class Branches(Preprocess):
-    """Dict and Tuple observations: each entry by a preprocess of its own."""
+    """Preprocesses the entries of Dict and Tuple observations, each in its own way."""
 
     def __init__(self, space: spaces.Dict | spaces.Tuple, parts: Mapping[Any, Preprocess]) -> None:
         super().__init__()
         self.keys = list(parts)
         self.as_tuple = isinstance(space, spaces.Tuple)
-        # By number: a module's name may hold no dot, but a key may.
+        # By number, because a key may contain a dot and the name of a module must not.
         self.parts: Any = nn.ModuleList(parts.values())
         outputs = [part.output_space for part in parts.values()]
         self.output_space = spaces.Tuple(outputs) if self.as_tuple else spaces.Dict(list(zip(self.keys, outputs, strict=True)))
 
     def forward(self, obs: Any) -> Any:
-        done = [part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)]
-        return tuple(done) if self.as_tuple else dict(zip(self.keys, done, strict=True))
+        results = [part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)]
+        return tuple(results) if self.as_tuple else dict(zip(self.keys, results, strict=True))
 
     def merge(self, obs: Tree, valid: NDArray[np.bool_], world: World) -> None:
         for key, part in zip(self.keys, self.parts, strict=True):
@@ -125,6 +126,7 @@ class Branches(Preprocess):
 
 
 def make_preprocess(space: gymnasium.Space, normalize: bool, clip: float | None) -> Preprocess:
+    """Return the preprocessing of an observation space; `normalize` whitens every Box but images."""
     match space:
         case Masked():
             observation = make_preprocess(space["observation"], normalize, clip)

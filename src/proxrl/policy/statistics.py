@@ -1,7 +1,7 @@
 """Running statistics of observations and returns.
 
-They are frozen while a rollout is collected and learned from, then merged once, over all ranks: so the policy that learns is
-the policy that acted, to the last bit of its inputs. Dummy steps never enter.
+They are frozen during a rollout and its update, then updated once, over all ranks. So the update sees exactly the inputs that
+acting saw. Dummy steps are left out.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ EPSILON = 1e-8
 
 
 class RunningMoments(nn.Module):
-    """Count, mean and variance of everything seen. Buffers, so they travel with the weights they belong to."""
+    """Count, mean and variance of all rows so far. They are buffers, so they are saved and moved with the weights."""
 
     count: Tensor
     mean: Tensor
-    residual: Tensor  # what single precision cuts off the mean; not every device has double
+    residual: Tensor  # rounding error of `mean`, because not every device has double precision
     variance: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -30,10 +30,10 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape))
 
     def merge(self, rows: NDArray[np.floating], world: World) -> None:
-        """Take in rows [B, ...] of every rank.
+        """Add the rows [B, ...] of every rank.
 
-        Sums are taken around the old mean, which all ranks share: so adding them over ranks is exact, between-rank offsets
-        included, and large means lose no digits.
+        Sums are relative to the old mean, which is the same on all ranks. So they can be added over ranks, differences between
+        the ranks' means are accounted for, and large means cause no loss of precision.
         """
         old_count = int(self.count)
         old_mean = self.mean.cpu().double().numpy() + self.residual.cpu().double().numpy()
