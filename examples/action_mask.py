@@ -1,4 +1,4 @@
-"""Action masks: the environment says in info["action_mask"] what is allowed now, and nothing else is ever sampled.
+"""Action masks: info["action_mask"] contains the actions that are allowed now, and only these are sampled.
 
 python examples/action_mask.py
 proxrl train examples.action_mask:make_env --action-mask info
@@ -14,7 +14,7 @@ import proxrl
 
 
 class Nim(gymnasium.Env):
-    """Take 1, 2 or 3 of 10 matches, in turns with somebody who plays at random; who takes the last one wins."""
+    """Take 1, 2 or 3 of 10 matches, in turns with a random player. The player who takes the last match wins."""
 
     observation_space = spaces.Discrete(11)
     action_space = spaces.Discrete(3, start=1)
@@ -25,15 +25,15 @@ class Nim(gymnasium.Env):
         return self.matches, self.info()
 
     def info(self) -> dict[str, Any]:
-        """One bit for each action, 1 for allowed; as self.action_space.sample(mask) takes it."""
+        """Return one bit for each action, 1 if it is allowed, as in self.action_space.sample(mask)."""
         return {"action_mask": np.array([take <= self.matches for take in (1, 2, 3)], np.int8)}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         if action > self.matches:
-            raise ValueError(f"there are no {action} matches left")  # would end training: masks prevent it
+            raise ValueError(f"there are no {action} matches left")  # would stop training, but the mask prevents it
         self.matches -= action
         if self.matches == 0:
-            return 0, 1.0, True, False, self.info()  # at the end a mask may allow nothing: nobody acts any more
+            return 0, 1.0, True, False, self.info()  # the last mask of an episode may be empty: no action follows
         self.matches -= int(self.np_random.integers(1, min(3, self.matches) + 1))
         return self.matches, -float(self.matches == 0), self.matches == 0, False, self.info()
 
@@ -51,4 +51,4 @@ if __name__ == "__main__":
         while not over:
             obs, reward, over, _, info = env.step(int(agent.act(obs, mask=info["action_mask"])))
         wins += reward > 0
-    print(f"wins {wins} of 100 games, and never tried what is not allowed")
+    print(f"won {wins} of 100 games without a forbidden action")

@@ -1,4 +1,4 @@
-"""A critic that sees more than the actor: what is known in training only makes better values, and no action depends on it.
+"""A critic that sees more than the actor: what is known only in training improves the values, and no action depends on it.
 
 python examples/asymmetric_critic.py
 proxrl train examples.asymmetric_critic:make_env --actor-keys seen --critic-keys seen luck
@@ -16,7 +16,7 @@ import proxrl
 
 
 class Lottery(gymnasium.Env):
-    """Say the sign of the number you see. The reward is mostly luck, which is drawn before you act and hidden from you."""
+    """Choose the sign of the observed number. The reward is mostly luck: drawn before the action, hidden from the actor."""
 
     observation_space = spaces.Dict(seen=spaces.Box(-1, 1, (1,), np.float32), luck=spaces.Box(-5, 5, (1,), np.float32))
     action_space = spaces.Discrete(2)
@@ -37,7 +37,7 @@ def make_env() -> gymnasium.Env:
 
 
 def explained(run: Path) -> float:
-    """The share of the returns' variance that the value foresaw in the last iteration."""
+    """Return the share of the returns' variance that the value function explained in the last iteration."""
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["losses/explained_variance"]
 
 

@@ -1,4 +1,4 @@
-"""A callback of your own: code between rollout and update, and at the end of every iteration.
+"""A custom callback: code that runs between rollout and update, and at the end of every iteration.
 
 python examples/own_callback.py
 proxrl train MountainCar-v0 --callback examples.own_callback:Momentum --callback-kwargs bonus=1 enough=-140
@@ -12,26 +12,26 @@ from proxrl.types import Rollout
 
 
 class Momentum(proxrl.Callback):
-    """MountainCar pays -1 a step and nothing for getting nearer. Adds a bonus for speed, logs it, and stops when it is enough."""
+    """Adds a bonus for speed to MountainCar's reward of -1 per step, logs it, and stops when the return is high enough."""
 
     def __init__(self, bonus: float, enough: float) -> None:
         self.bonus, self.enough = bonus, enough
         self.added = 0.0
 
     def on_rollout(self, session: Session, rollout: Rollout) -> None:
-        """Observations [T + 1, N, 2] are place and speed; rewards [T, N] are what is learnt from. Returns stay as they were."""
-        added = self.bonus * np.abs(rollout.obs[:-1, :, 1]) / 0.07
+        """Change the rewards [T, N] to learn from; returns are reported without it. Observations are position and speed."""
+        added = self.bonus * np.abs(rollout.obs[:-1, :, 1]) / 0.07  # obs is [T + 1, N, 2]
         rollout.reward += added
         self.added = float(added.mean())
 
     def on_iteration(self, session: Session, metrics: dict[str, float]) -> None:
         metrics["charts/bonus"] = self.added
         if session.mean_return is not None and session.mean_return > self.enough:
-            session.stop_requested = True  # ends after this iteration, saved
+            session.stop_requested = True  # the run is saved and stops after this iteration
 
 
 if __name__ == "__main__":
     callback = Momentum(bonus=1.0, enough=-140.0)
     result = proxrl.train("MountainCar-v0", callbacks=[callback], total_steps=400_000, clobber=True)
-    print(f"the bonus was {callback.added:.2f} a step at last")
+    print(f"the mean bonus of the last iteration was {callback.added:.2f} per step")
     print(f"stopped at step {result.step} of 400000 with a return of {result.mean_return:.0f}")

@@ -1,4 +1,4 @@
-"""An encoder of your own: any torch.nn.Module from observations to features. Here convolutions, for images.
+"""A custom encoder: any torch.nn.Module from observations to features. This one has a convolution, for images.
 
 python examples/own_encoder.py
 proxrl train examples.own_encoder:make_env --encoder examples.own_encoder:Encoder --encoder-kwargs channels=4
@@ -16,7 +16,7 @@ import proxrl
 
 
 class Lights(gymnasium.Env):
-    """One look at an image of 8 x 8 with one light in it: is it in the left half (0) or in the right half (1)?"""
+    """An image of 8 x 8 pixels with one light: is it in the left half (0) or in the right half (1)?"""
 
     observation_space = spaces.Box(0.0, 1.0, (1, 8, 8), np.float32)
     action_space = spaces.Discrete(2)
@@ -38,18 +38,18 @@ def make_env() -> gymnasium.Env:
 
 
 class Encoder(nn.Module):
-    """Built twice, for the policy and for the value. It gets images as the environment has them, in rows [B, 1, 8, 8]."""
+    """Built twice, for the policy and for the value. Its inputs are batches of the environment's images, [B, 1, 8, 8]."""
 
     def __init__(self, observation_space: spaces.Box, channels: int = 4) -> None:
         super().__init__()
-        self.see = nn.Conv2d(observation_space.shape[0], channels, kernel_size=3, padding=1)
+        self.convolution = nn.Conv2d(observation_space.shape[0], channels, kernel_size=3, padding=1)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.see(obs)).amax(2).flatten(1)  # features [B, n], any n
+        return torch.relu(self.convolution(obs)).amax(2).flatten(1)  # features [B, n], for any n
 
 
 if __name__ == "__main__":
-    settings = {"total_steps": 16_384, "learning_rate": 3e-3, "num_minibatches": 8, "threads": 1}  # too small for two threads
+    settings = {"total_steps": 16_384, "learning_rate": 3e-3, "num_minibatches": 8, "threads": 1}  # more would not help
     result = proxrl.train(make_env, encoder=Encoder, encoder_kwargs={"channels": 4}, **settings, clobber=True)
     scores = proxrl.evaluate(result.path, env=make_env, episodes=100)
-    print(f"right about {100 * scores['deterministic'].mean:.0f} of 100 lights")
+    print(f"correct for {100 * scores['deterministic'].mean:.0f} of 100 images")

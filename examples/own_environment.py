@@ -1,4 +1,4 @@
-"""Train on an environment of your own: any callable that returns a gymnasium.Env.
+"""Training on a custom environment: any callable that returns a gymnasium.Env.
 
 python examples/own_environment.py
 proxrl train examples.own_environment:make_env --env-kwargs size=8    # the same from the shell
@@ -13,7 +13,7 @@ import proxrl
 
 
 class Corridor(gymnasium.Env):
-    """Walk to the right end: -1 per step, +10 at the end, 50 steps at the most."""
+    """Walk to the right end. The reward is -1 per step and +10 at the end; an episode has at most 50 steps."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -22,16 +22,16 @@ class Corridor(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        self.place = 0
-        return self._look(), {}
+        self.position = 0
+        return self._observation(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.place = max(0, self.place + (1 if action == 1 else -1))
-        arrived = self.place == self.size
-        return self._look(), 10.0 if arrived else -1.0, arrived, False, {}
+        self.position = max(0, self.position + (1 if action == 1 else -1))
+        arrived = self.position == self.size
+        return self._observation(), 10.0 if arrived else -1.0, arrived, False, {}
 
-    def _look(self) -> np.ndarray:
-        return np.array([self.place / self.size], np.float32)
+    def _observation(self) -> np.ndarray:
+        return np.array([self.position / self.size], np.float32)
 
 
 def make_env(size: int = 5) -> gymnasium.Env:

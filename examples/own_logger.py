@@ -1,4 +1,4 @@
-"""A logger of your own: any object with log(step, metrics) and close().
+"""A custom logger: any object with log(step, metrics) and close().
 
 python examples/own_logger.py
 proxrl train CartPole-v1 --logger examples.own_logger:CsvLogger --logger-kwargs path=metrics.csv
@@ -11,10 +11,10 @@ import proxrl
 
 
 class CsvLogger:
-    """One row for each number, since not every iteration has the same ones: returns, for one, only where an episode ended."""
+    """Writes one row per number, because iterations have different metrics: returns, for example, only if an episode ended."""
 
     def __init__(self, path: str) -> None:
-        self.file = Path(path).open("a", newline="")  # a resumed run goes on with the same file
+        self.file = Path(path).open("a", newline="")  # a resumed run continues the same file
         self.rows = csv.writer(self.file)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Whole networks of your own: from observations to what the action's distribution takes, and from observations to values.
+"""Custom networks: from observations to the parameters of the action's distribution, and from observations to values.
 
 python examples/own_networks.py
 proxrl train CartPole-v1 --policy examples.own_networks:make_policy --value examples.own_networks:Value --value-kwargs width=64
@@ -13,7 +13,7 @@ import proxrl
 
 
 def make_policy(observation_space: spaces.Box, action_space: spaces.Discrete, width: int = 16) -> nn.Module:
-    """A Discrete action takes a logit for each choice, [B, n]; docs/spaces.md says what the others take."""
+    """A Discrete action needs a logit for each choice, [B, n]; docs/spaces.md describes what other spaces need."""
     return nn.Sequential(
         nn.Linear(observation_space.shape[0], width),
         nn.LayerNorm(width),
@@ -23,7 +23,7 @@ def make_policy(observation_space: spaces.Box, action_space: spaces.Discrete, wi
 
 
 class Value(nn.Module):
-    """A class does as well: calling it builds a module. Values are [B] or [B, 1]."""
+    """A class works too, because calling it builds a module. Values are [B] or [B, 1]."""
 
     def __init__(self, observation_space: spaces.Box, width: int = 32) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class Value(nn.Module):
 
 
 if __name__ == "__main__":
-    settings = {"total_steps": 30_720, "learning_rate": 3e-3, "threads": 1}  # too small for two threads
+    settings = {"total_steps": 30_720, "learning_rate": 3e-3, "threads": 1}  # more would not help
     result = proxrl.train("CartPole-v1", policy=make_policy, value=Value, value_kwargs={"width": 64}, **settings, clobber=True)
     agent = proxrl.load(result.path)
-    parts = {"policy": agent.policy.actor, "value": agent.policy.critic}
-    sizes = {name: sum(parameter.numel() for parameter in part.parameters()) for name, part in parts.items()}
+    networks = {"policy": agent.policy.actor, "value": agent.policy.critic}
+    sizes = {name: sum(parameter.numel() for parameter in network.parameters()) for name, network in networks.items()}
     print(f"parameters: policy {sizes['policy']}, value {sizes['value']}")
     env, total = gymnasium.make("CartPole-v1"), 0
     obs, _ = env.reset(seed=0)

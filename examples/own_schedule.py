@@ -1,4 +1,4 @@
-"""A schedule of your own: any function (step, planned_steps) -> value, for any coefficient.
+"""A custom schedule: any function (step, planned_steps) -> value, for any coefficient.
 
 python examples/own_schedule.py
 proxrl train CartPole-v1 --entropy-coef examples.own_schedule:explore_first
@@ -10,7 +10,7 @@ import proxrl
 
 
 def explore_first(step: int, planned_steps: int) -> float:
-    """Full for a quarter of the run, then halved with every further eighth."""
+    """Return 0.02 for a quarter of the run, then half as much after each further eighth."""
     progress = step / planned_steps
     return 0.02 if progress < 0.25 else 0.02 * 0.5 ** ((progress - 0.25) / 0.125)
 

@@ -1,4 +1,4 @@
-"""Every example runs as it stands and says what it should, and so do the commands in its docstring."""
+"""Every example runs and prints what it should, and so do the commands in its docstring."""
 
 import ast
 import os
@@ -13,14 +13,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-# What each prints at its end.
+# The end of the output of each.
 EXPECTED = {
-    "action_mask": r"wins (9\d|100) of 100 games",
+    "action_mask": r"won (9\d|100) of 100 games",
     "asymmetric_critic": r"explains (0\.[89]\d|1\.00) of the returns; without the hidden key -?0\.[01]\d\n"
     r"actions that depend on the hidden key: 0$",
-    "hybrid_action": r"'side': np\.int64\(0\).*\n.*'side': np\.int64\(1\).*\nmean miss 0\.0\d\d$",
-    "own_callback": r"the bonus was 0\.\d\d a step at last\nstopped at step \d{5} of 400000 with a return of -1[0-4]\d$",
-    "own_encoder": r"right about (9\d|100) of 100 lights$",
+    "hybrid_action": r"'side': np\.int64\(0\).*\n.*'side': np\.int64\(1\).*\nmean distance from the goal 0\.0\d\d$",
+    "own_callback": r"mean bonus of the last iteration was 0\.\d\d per step\nstopped at step \d{5} of 400000 with a return of -1[0-4]\d$",
+    "own_encoder": r"correct for (9\d|100) of 100 images$",
     "own_environment": r"the agent goes right$",
     "own_logger": r"metrics\.csv has 12 metrics of 20 iterations, charts/SPS among them: True$",
     "own_networks": r"parameters: policy 146, value 4545\nthe pole stays up for [1-5]\d\d steps$",
@@ -59,5 +59,5 @@ def test_the_command_in_the_docstring(path: Path, tmp_path: Path) -> None:
         assert re.search(r"Done at step \d+", done.stdout)
 
 
-def test_every_example_has_something_to_say() -> None:
+def test_every_example_has_an_expected_output() -> None:
     assert set(EXPECTED) == {path.stem for path in EXAMPLES}

@@ -12,7 +12,7 @@ from proxrl.policy.networks import make_policy
 
 
 class Summing(nn.Module):
-    """A memory whose state is the sum of the features so far."""
+    """A memory whose state is the sum of all features so far."""
 
     def initial_state(self, num_envs: int) -> State:
         return (torch.zeros(num_envs, 4),)
@@ -22,7 +22,7 @@ class Summing(nn.Module):
         return total, (total,)
 
 
-def test_a_memory_has_its_state_among_inputs_and_outputs() -> None:
+def test_the_state_of_a_memory_is_an_input_and_an_output() -> None:
     observation_space, action_space = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
     config = Config(hidden_sizes=(4,))
     policy = make_policy(config, observation_space, action_space)
@@ -36,7 +36,7 @@ def test_a_memory_has_its_state_among_inputs_and_outputs() -> None:
     assert list(first) == ["action", "logits", "value", "next_state.0"]
 
 
-def test_names_are_unique_where_keys_hold_dots() -> None:
+def test_names_are_unique_if_keys_contain_dots() -> None:
     box = spaces.Box(-1, 1, (1,), np.float32)
     observation_space = spaces.Dict({"a.b": box, "a": spaces.Dict({"b": box})})
     config = Config(hidden_sizes=(4,))

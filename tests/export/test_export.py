@@ -1,4 +1,4 @@
-"""An exported file answers as the policy does, whatever the spaces and networks; the card beside it can be believed."""
+"""An exported file has the outputs of its policy for all kinds of spaces and networks, and its model card is correct."""
 
 import contextlib
 import io
@@ -19,6 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 import proxrl
+import proxrl.export
 from any_space import random_mask
 from plugins import TwoRooms
 from proxrl.cli import main
@@ -80,7 +81,7 @@ CASES: dict[str, tuple[gymnasium.Space, gymnasium.Space, dict[str, Any]]] = {
 
 
 def make_run(folder: Path, name: str) -> Path:
-    """The folder of a run that never was, with weights and statistics that make a difference."""
+    """Write the folder of a run without training, with random weights and statistics, and return it."""
     observation_space, action_space, changes = CASES[name]
     config = Config(env=f"{name}:env", hidden_sizes=(16,), **changes)
     torch.manual_seed(0)
@@ -101,21 +102,21 @@ def make_run(folder: Path, name: str) -> Path:
 
 
 def sampled(space: gymnasium.Space, rows: int) -> Any:
-    """Rows of elements, side by side."""
+    """Return random elements of a space as a batch."""
     space.seed(rows)
     elements = [space.sample() for _ in range(rows)]
     return concatenate(space, elements, create_empty_array(space, rows))
 
 
 def named(tree: Any, prefix: str) -> dict[str, Any]:
-    """Leaves by the names that the documentation promises."""
+    """Return leaves by the names that docs/export.md describes."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple) else None
     if items is None:
         return {prefix: tree}
     return {name: leaf for key, part in items for name, leaf in named(part, f"{prefix}.{key}").items()}
 
 
-def answers(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+def outputs_of(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
     if path.suffix == ".pt2":
         extra = {"proxrl.json": ""}
         module = torch.export.load(path, extra_files=extra).module()
@@ -126,10 +127,10 @@ def answers(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, inputs), strict=True))
 
 
-def assert_same_answers(run: Path, path: Path, obs: Any, mask: Any = None) -> dict[str, Any]:
-    """As `load(run).act`, to 1e-5 of the range, and exactly for choices."""
+def assert_same_outputs(run: Path, path: Path, obs: Any, mask: Any = None) -> dict[str, Any]:
+    """Check that the file's actions are those of `load(run).act`: to 1e-5 of the range, and exactly for discrete actions."""
     agent = proxrl.load(run)
-    outputs = answers(path, named(obs, "observation") | ({} if mask is None else {"action_mask": mask}))
+    outputs = outputs_of(path, named(obs, "observation") | ({} if mask is None else {"action_mask": mask}))
     expected = named(agent.act(obs, mask=mask), "action")
     assert {name for name in outputs if name.startswith("action")} == set(expected)
     leaves = named(space_tree(agent.action_space), "action")
@@ -147,7 +148,7 @@ ONNX_CASES = [(name, "onnx") for name in CASES if name not in ("gpu", "unreadabl
 
 
 @pytest.mark.parametrize(("name", "format"), [*ONNX_CASES, ("masked-hybrid", "pt2")])
-def test_the_file_acts_as_the_policy_does(tmp_path: Path, name: str, format: str) -> None:
+def test_the_file_has_the_outputs_of_the_policy(tmp_path: Path, name: str, format: str) -> None:
     run = make_run(tmp_path / "run", name)
     exported = export_policy(run, format=format, episodes=0)
     assert exported.difference < 1e-5
@@ -159,10 +160,10 @@ def test_the_file_acts_as_the_policy_does(tmp_path: Path, name: str, format: str
         if "actor_keys" in changes:
             obs = {key: obs[key] for key in changes["actor_keys"]}
         mask = random_mask(action_space, np.random.default_rng(rows), rows) if masked else None
-        outputs = assert_same_answers(run, exported.path, obs, mask)
+        outputs = assert_same_outputs(run, exported.path, obs, mask)
     actions = {output: value for output, value in outputs.items() if output.startswith("action")}
-    assert all(len(np.unique(value, axis=0)) > 1 for value in actions.values()), "what always does the same shows little"
-    # What only the critic sees is no input, so there is no value.
+    assert all(len(np.unique(value, axis=0)) > 1 for value in actions.values()), "constant outputs would test nothing"
+    # The keys of the critic are no inputs, so there is no value.
     assert ("value" in outputs) == (name != "asymmetric-bits")
     card = exported.card.read_text()
     assert "model-index" not in card
@@ -171,7 +172,7 @@ def test_the_file_acts_as_the_policy_does(tmp_path: Path, name: str, format: str
 
 
 def run_program(card: str, folder: Path) -> list[str]:
-    """What the program in a card prints."""
+    """Run the program of a card and return the lines that it prints."""
     program = re.search(r"```python\n(.*?)```", card, re.S)
     assert program is not None
     with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out:
@@ -180,14 +181,14 @@ def run_program(card: str, folder: Path) -> list[str]:
 
 
 def play(env: gymnasium.Env, agent: proxrl.Agent, steps: int) -> Any:
-    """Observations of episodes that the agent plays."""
-    seen, _ = env.reset(seed=0)
-    rows = [seen]
+    """Return the observations of episodes that the agent plays."""
+    obs, _ = env.reset(seed=0)
+    rows = [obs]
     for _ in range(steps - 1):
-        seen, _, terminated, truncated, _ = env.step(agent.act(seen))
+        obs, _, terminated, truncated, _ = env.step(agent.act(obs))
         if terminated or truncated:
-            seen, _ = env.reset()
-        rows.append(seen)
+            obs, _ = env.reset()
+        rows.append(obs)
     return np.stack(rows)
 
 
@@ -203,12 +204,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_trained_gaussian_over_whitened_observations(runs: Path, tmp_path: Path) -> None:
+def test_the_file_of_a_trained_gaussian_with_whitened_observations(runs: Path, tmp_path: Path) -> None:
     run = next(iter((runs / "Pendulum-v1").glob("*/seed1")))
     exported = export_policy(run, out=tmp_path / "pendulum", episodes=0)
     agent = proxrl.load(run)
     assert agent.policy.preprocess.moments.count > 0
-    outputs = assert_same_answers(run, exported.path, play(gymnasium.make("Pendulum-v1"), agent, 60))
+    outputs = assert_same_outputs(run, exported.path, play(gymnasium.make("Pendulum-v1"), agent, 60))
     np.testing.assert_allclose(outputs["action"], outputs["mean"].clip(-2, 2))
     np.testing.assert_allclose(outputs["log_std"], np.tile(agent.policy.head.log_std.detach(), (60, 1)))
 
@@ -217,18 +218,18 @@ def test_the_command_writes_a_whole_folder(runs: Path, capsys: pytest.CaptureFix
     run = next(iter((runs / "CartPole-v1").glob("*/seed1")))
     assert main(["export", str(run), "--episodes", "4"]) == 0
     printed = capsys.readouterr()
-    told = re.search(r"Wrote \S+policy.onnx of step 512; it differs from the policy by (\S+) at most", printed.out)
-    assert told is not None
-    assert float(told[1]) < 1e-5
+    message = re.search(r"Wrote \S+policy.onnx of step 512; it differs from the policy by (\S+) at most", printed.out)
+    assert message is not None
+    assert float(message[1]) < 1e-5
     assert printed.err == ""
     folder = run / "export"
     assert {path.name for path in folder.iterdir()} == {"policy.onnx", "README.md", "settings.toml"}
     assert load_toml(folder / "settings.toml") == RunFolder(run).config()
-    assert len(find_runs([runs])) == 2  # the copy is not taken for a run
+    assert len(find_runs([runs])) == 2  # the copy of the settings does not count as a run
 
     agent = proxrl.load(run)
     obs = play(gymnasium.make("CartPole-v1"), agent, 60)
-    outputs = assert_same_answers(run, folder / "policy.onnx", obs)
+    outputs = assert_same_outputs(run, folder / "policy.onnx", obs)
     distribution, value, _ = agent.policy(torch.from_numpy(obs), (), None)
     np.testing.assert_allclose(outputs["logits"], distribution.log_probs.detach(), atol=1e-5)
     np.testing.assert_allclose(outputs["value"], value.detach(), atol=1e-5)
@@ -240,7 +241,7 @@ def test_the_command_writes_a_whole_folder(runs: Path, capsys: pytest.CaptureFix
     assert json.loads(facts["action_space"])["n"] == 2
     assert json.loads(facts["observation_space"])["shape"] == [4]
     assert [entry.version for entry in model.opset_import if entry.domain == ""] == [exporter.OPSET]
-    assert b".py" not in (folder / "policy.onnx").read_bytes()  # no path of this machine
+    assert b".py" not in (folder / "policy.onnx").read_bytes()  # no source locations
 
     card = (folder / "README.md").read_text()
     (printed_action,) = run_program(card, folder)
@@ -253,19 +254,19 @@ def test_the_command_writes_a_whole_folder(runs: Path, capsys: pytest.CaptureFix
     (result,) = head["model-index"][0]["results"]
     assert result["dataset"] == {"name": "CartPole-v1", "type": "CartPole-v1"}
     assert result["metrics"][0]["value"] == f"{scores['mean']:.2f} +/- {scores['std']:.2f}"
-    assert "490.04" in card  # what others have published
+    assert "490.04" in card  # a published score
     assert "`total_steps` | `512`" in card
 
 
 @pytest.mark.parametrize("env", ["ALE/Pong-v5", 'odd: "name" #1', "{a: b}", "- x\n- y", "\u2028 é \U0001f600 \x7f\x85", "yes"])
-def test_front_matter_is_yaml_whatever_the_environment_is_called(env: str) -> None:
+def test_front_matter_is_yaml_for_all_names_of_environments(env: str) -> None:
     head = yaml.safe_load(front_matter(env, {"deterministic": {"mean": 475.0, "std": 12.3}}).strip("-"))
     assert head["tags"][-1] == env
     assert head["model-index"][0]["results"][0]["dataset"]["type"] == env
     assert head["model-index"][0]["results"][0]["metrics"][0]["value"] == "475.00 +/- 12.30"
 
 
-def test_bad_requests_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_requests_are_errors_of_one_line_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", "own")
     with pytest.raises(ProxRLError, match="--format tflite: there is no such format; use onnx or pt2"):
         export_policy(run, format="tflite")
@@ -288,14 +289,14 @@ def test_bad_requests_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch
     assert not (run / "export").exists()
 
 
-def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_differs_from_its_policy_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", "own")
     first = export_policy(run, format="pt2", episodes=0)
     before = first.path.read_bytes()
-    whole = exporter.deploy
+    original = exporter.deploy
 
     def broken(agent: proxrl.Agent) -> Any:
-        deployed = whole(agent)
+        deployed = original(agent)
         with torch.no_grad():
             deployed.policy.action.bias.add_(torch.tensor([1.0, 0.0]))
         return deployed
@@ -307,7 +308,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     assert {path.name for path in first.path.parent.iterdir()} == {"policy.pt2", "README.md", "settings.toml"}
 
 
-def test_what_torch_cannot_export_is_named(tmp_path: Path) -> None:
+def test_the_error_names_the_network_that_torch_cannot_export(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "unreadable")
     with pytest.raises(ProxRLError, match=r"torch\.export can't read --encoder plugins:Unreadable: ") as caught:
         export_policy(run, episodes=0)
@@ -315,21 +316,21 @@ def test_what_torch_cannot_export_is_named(tmp_path: Path) -> None:
     assert not (run / "export" / "policy.onnx").exists()
 
 
-def test_without_scores_nothing_is_replaced(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "gpu")  # trained on another machine, and its environment is not here
+def test_nothing_is_replaced_if_the_evaluation_fails(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "gpu")  # trained on another machine, with an environment that is missing here
     with pytest.raises(ProxRLError, match=r"nothing was written, because the evaluation failed: .*--episodes 0"):
         export_policy(run, format="pt2")
     assert list((run / "export").iterdir()) == []
     export_policy(run, format="pt2", episodes=0)
     before = {path: path.read_bytes() for path in (run / "export").iterdir()}
     save_toml(RunFolder(run).config().replace(gamma=0.5), run / "config.toml")
-    with pytest.raises(ProxRLError, match="nothing is written"):
+    with pytest.raises(ProxRLError, match="nothing was written"):
         export_policy(run, format="pt2")
     assert {path: path.read_bytes() for path in (run / "export").iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["settings.toml", "policy.pt2", "README.md"])
-def test_files_of_others_are_not_replaced(tmp_path: Path, name: str) -> None:
+def test_files_that_no_export_wrote_are_not_replaced(tmp_path: Path, name: str) -> None:
     run = make_run(tmp_path / "run", "own")
     (tmp_path / name).write_text("mine")
     with pytest.raises(ProxRLError, match=rf"{name} was not written by 'proxrl export'; give another folder by --out"):
@@ -338,29 +339,29 @@ def test_files_of_others_are_not_replaced(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_what_is_not_a_number_disagrees(tmp_path: Path) -> None:
+def test_nan_is_a_difference(tmp_path: Path) -> None:
     agent = proxrl.load(make_run(tmp_path / "run", "own"))
     deployed = exporter.deploy(agent)
 
-    def answer(inputs: dict[str, Any]) -> dict[str, Any]:
+    def run_file(inputs: dict[str, Any]) -> dict[str, Any]:
         return {name: value.numpy() for name, value in deployed(*map(torch.from_numpy, inputs.values())).items()}
 
-    def spoilt(inputs: dict[str, Any]) -> dict[str, Any]:
-        outputs = answer(inputs)
+    def run_file_with_nan(inputs: dict[str, Any]) -> dict[str, Any]:
+        outputs = run_file(inputs)
         outputs["value"][-1] = np.nan
         return outputs
 
-    assert largest_difference(agent, deployed, answer) < 1e-5
-    assert np.isnan(largest_difference(agent, deployed, spoilt))
+    assert largest_difference(agent, deployed, run_file) < 1e-5
+    assert np.isnan(largest_difference(agent, deployed, run_file_with_nan))
 
 
-def test_infinities_that_are_the_same_agree() -> None:
+def test_equal_infinities_do_not_differ() -> None:
     masked = np.array([[0.0, -np.inf]], F)
     assert verify._distance(masked, masked.copy()) == 0
     assert verify._distance(masked, -masked) == np.inf
 
 
-def test_keys_of_loggers_and_callbacks_are_not_published(tmp_path: Path) -> None:
+def test_settings_of_loggers_and_callbacks_are_not_published(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "own")
     changes = {"logger": "my_logs:Remote", "logger_kwargs": {"api_key": "s3cret"}}
     changes |= {"callback": "my_calls:Post", "callback_kwargs": {"token": "s3cret"}}
@@ -373,26 +374,26 @@ def test_keys_of_loggers_and_callbacks_are_not_published(tmp_path: Path) -> None
     assert "`hidden_sizes` |" in exported.card.read_text()
 
 
-def test_how_observations_are_prepared_is_told(tmp_path: Path) -> None:
+def test_the_card_describes_the_preprocessing_of_observations(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "nature")
     config = RunFolder(run).config().replace(env="ALE/Pong-v5", frame_skip=5, noop_max=7)
     save_toml(config, run / "config.toml")
     exported = export_policy(run, format="pt2", episodes=0)
     extra = {"proxrl.json": ""}
     torch.export.load(exported.path, extra_files=extra)
-    told = json.loads(json.loads(extra["proxrl.json"])["observation_preparation"])
+    preparation = json.loads(json.loads(extra["proxrl.json"])["observation_preparation"])
     expected = {"frame_skip": 5, "noop_max": 7, "frame_stack": 4, "grayscale": True, "screen_size": 84, "fire_reset": True}
-    assert told | expected == told
+    assert preparation | expected == preparation
     card = exported.card.read_text()
-    assert "observations as the environment gives them" not in card
+    assert "observations prepared as described below" in card
     assert "the newest last" in card
-    assert all(f"| `{name}` | `{json.dumps(value)}` |" in card for name, value in told.items())
+    assert all(f"| `{name}` | `{json.dumps(value)}` |" in card for name, value in preparation.items())
     assert observation_preparation(Config(env="CartPole-v1")) == {}
     assert observation_preparation(Config(env="not_here:env")) == {}
     assert observation_preparation(Config(env="dm_control/cheetah-run-v0")) == {"flatten": "in the order of the keys"}
 
 
-def test_starting_over_removes_what_was_exported(tmp_path: Path) -> None:
+def test_clobber_removes_the_export(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "own")
     export_policy(run, format="pt2", episodes=0)
     (run / "export" / "notes.txt").write_text("mine")
@@ -401,7 +402,7 @@ def test_starting_over_removes_what_was_exported(tmp_path: Path) -> None:
     assert [path.name for path in (run / "export").iterdir()] == ["notes.txt"]
 
 
-def test_starting_over_leaves_an_export_folder_of_the_users_own(tmp_path: Path) -> None:
+def test_clobber_keeps_a_folder_named_export_that_no_export_wrote(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "own")
     (run / "export").mkdir()
     for name in ("README.md", "settings.toml", "policy.onnx"):
@@ -409,3 +410,7 @@ def test_starting_over_leaves_an_export_folder_of_the_users_own(tmp_path: Path) 
     with RunFolder(run) as folder:
         folder.create(folder.config(), clobber=True)
     assert {path.name for path in (run / "export").iterdir()} == {"README.md", "settings.toml", "policy.onnx"}
+
+
+def test_the_import_that_the_documentation_names() -> None:
+    assert proxrl.export.export_policy is export_policy
