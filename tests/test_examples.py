@@ -19,7 +19,8 @@ EXPECTED = {
     "asymmetric_critic": r"explains (0\.[89]\d|1\.00) of the returns; without the hidden key -?0\.[01]\d\n"
     r"actions that depend on the hidden key: 0$",
     "hybrid_action": r"'side': np\.int64\(0\).*\n.*'side': np\.int64\(1\).*\nmean distance from the goal 0\.0\d\d$",
-    "own_callback": r"mean bonus of the last iteration was 0\.\d\d per step\nstopped at step \d{5} of 400000 with a return of -1[0-4]\d$",
+    "own_callback": r"mean bonus of the last iteration was 0\.\d\d per step\n"
+    r"stopped at step \d{5} of 400000 with a return of -1[0-4]\d$",
     "own_encoder": r"correct for (9\d|100) of 100 images$",
     "own_environment": r"the agent goes right$",
     "own_logger": r"metrics\.csv has 12 metrics of 20 iterations, charts/SPS among them: True$",

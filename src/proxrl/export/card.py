@@ -173,8 +173,8 @@ def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
         " one of a game. Each action is repeated for `frame_skip` frames. A preprocessed frame is the pixelwise maximum of the"
         " last two of these (`max_pool`), converted to gray (`grayscale`; otherwise red, green and blue are separate channels)"
         " and resized to `screen_size` pixels each way with area interpolation. A game starts with up to `noop_max` no-op frames,"
-        " and with the fire action in games that need it (`fire_reset`), also after a lost life. With `episodic_life`, a lost life"
-        " ended an episode in training.",
+        " and with the fire action in games that need it (`fire_reset`), also after a lost life. With `episodic_life`, a lost"
+        " life ended an episode in training.",
         table(("setting", "value"), ((name, toml_value(value)) for name, value in preparation.items())),
     ]
 
