@@ -57,7 +57,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
     ("words", "says"),
     [
         (["trian"], ["no command 'trian'", "did you mean train?", "--help"]),
-        (["train"], ["which environment", "proxrl train CartPole-v1"]),
+        (["train"], ["no environment is given", "proxrl train CartPole-v1"]),
         (["train", "CartPol-v1"], ["unknown environment 'CartPol-v1'", "did you mean CartPole-v1"]),
         (["train", "cartpole"], ["CartPole-v1"]),
         (["train", "NothingLikeThis-v9"], ["unknown environment", "proxrl envs"]),

@@ -376,7 +376,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_preset(capsys: pytes
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("epochs = 7", "which environment"),
+        ("epochs = 7", "no environment is given"),
         ('env = "CartPole-v1"\nepoch = 7', "no setting 'epoch'"),
         ("epochs =", "can't read my.toml"),
     ],

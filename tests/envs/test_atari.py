@@ -217,7 +217,7 @@ def test_the_fastest_pool_is_the_default() -> None:
 def test_what_can_not_be_is_refused_in_one_line() -> None:
     with pytest.raises(ProxRLError, match="unknown environment 'PingNoFrameskip-v4'; did you mean PongNoFrameskip-v4"):
         check_env("PingNoFrameskip-v4")
-    with pytest.raises(ProxRLError, match="--frame-skip is for Atari games, and CartPole-v1 is none"):
+    with pytest.raises(ProxRLError, match="--frame-skip is for Atari games, and CartPole-v1 is not one"):
         resolve("CartPole-v1", {"frame_skip": 2})
     with pytest.raises(ProxRLError, match="--env-kwargs are not for Atari games"):
         make_environments("PongNoFrameskip-v4", {"mode": 1})

@@ -1,4 +1,4 @@
-"""Checkpoints come back exactly, or say in one line why not; nothing that happens during a save harms the one before."""
+"""Checkpoints are loaded exactly or rejected in one line, and an interrupted save does not damage the previous one."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def one_line(error: pytest.ExceptionInfo[ProxRLError]) -> str:
     return message
 
 
-def test_tensors_come_back_exactly(tmp_path: Path) -> None:
+def test_tensors_are_loaded_exactly(tmp_path: Path) -> None:
     flat = torch.randn(20)
     tensors = {
         "view.a": flat[:10].view(2, 5),
@@ -54,11 +54,11 @@ def test_tensors_come_back_exactly(tmp_path: Path) -> None:
     assert loaded.keys() == tensors.keys()
     for name, tensor in tensors.items():
         torch.testing.assert_close(loaded[name], tensor.detach(), rtol=0, atol=0, equal_nan=True)
-    loaded["view.a"].mul_(2)  # training goes on in place
+    loaded["view.a"].mul_(2)  # training changes tensors in place
     torch.testing.assert_close(loaded["view.b"], flat[5:], rtol=0, atol=0)
 
 
-def test_state_comes_back_exactly(tmp_path: Path) -> None:
+def test_state_is_loaded_exactly(tmp_path: Path) -> None:
     state = {
         "nan": math.nan, "inf": [math.inf, -math.inf], "third": 1 / 3, "large": 2**127 + 1, "none": None, "flag": True,
         "text": "ü\n\"'", "nested": {"empty": {}, "list": [1, [2.5]]},
@@ -80,14 +80,14 @@ def test_state_comes_back_exactly(tmp_path: Path) -> None:
         ({"a": {3: 1}}, "state['a'] has the key 3"),
     ],
 )
-def test_state_that_json_would_change_is_refused(tmp_path: Path, state: dict[str, Any], words: str) -> None:
+def test_state_that_json_would_change_is_rejected(tmp_path: Path, state: dict[str, Any], words: str) -> None:
     with pytest.raises(ProxRLError) as error:
         checkpoint.save(tmp_path / "x.safetensors", {}, state)
     assert words in one_line(error)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_flipped_bit_is_noticed(saved: Path) -> None:
+def test_every_flipped_bit_is_detected(saved: Path) -> None:
     whole = saved.read_bytes()
     for position in range(len(whole)):
         for bit in range(8):
@@ -99,7 +99,7 @@ def test_every_flipped_bit_is_noticed(saved: Path) -> None:
             assert str(saved) in one_line(error)
 
 
-def test_every_truncation_is_noticed(saved: Path) -> None:
+def test_every_truncation_is_detected(saved: Path) -> None:
     whole = saved.read_bytes()
     for length in range(len(whole)):
         saved.write_bytes(whole[:length])
@@ -109,14 +109,14 @@ def test_every_truncation_is_noticed(saved: Path) -> None:
         assert one_line(error).endswith("use another checkpoint of that run")
 
 
-def test_missing_and_unreadable(tmp_path: Path) -> None:
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match="there is no checkpoint at "):
         checkpoint.load(tmp_path / "absent.safetensors")
     with pytest.raises(ProxRLError, match="can't read the checkpoint"):
         checkpoint.load(tmp_path)
 
 
-def test_foreign_safetensors(tmp_path: Path) -> None:
+def test_safetensors_files_of_other_programs(tmp_path: Path) -> None:
     for metadata in (None, {"format": "pt"}):
         safetensors.torch.save_file(TENSORS, tmp_path / "model.safetensors", metadata)
         with pytest.raises(ProxRLError) as error:
@@ -135,7 +135,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("writer", ["torch", "pickle"])
-def test_pickles_are_refused_and_never_run(tmp_path: Path, writer: str) -> None:
+def test_pickles_are_rejected_and_never_loaded(tmp_path: Path, writer: str) -> None:
     path, trace = tmp_path / "x.safetensors", tmp_path / "ran"
     if writer == "torch":
         torch.save(Bomb(trace), path)
@@ -147,7 +147,7 @@ def test_pickles_are_refused_and_never_run(tmp_path: Path, writer: str) -> None:
     assert not trace.exists()
 
 
-def test_newer_format(tmp_path: Path) -> None:
+def test_checkpoints_of_a_newer_format(tmp_path: Path) -> None:
     metadata = {"format": "proxrl-checkpoint", "version": "2", "state": json.dumps({}), "sha256": ""}
     safetensors.torch.save_file(TENSORS, tmp_path / "x.safetensors", metadata)
     with pytest.raises(ProxRLError) as error:
@@ -170,10 +170,10 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def assert_save_fails_and_keeps_the_old(path: Path) -> None:
+def assert_save_fails_and_keeps_the_previous_checkpoint(path: Path) -> None:
     with pytest.raises(ProxRLError) as error:
         checkpoint.save(path, {"large": torch.zeros(50_000)}, STATE)
-    assert "the last good checkpoint is untouched" in one_line(error)
+    assert "the last good checkpoint is unchanged" in one_line(error)
     assert [item.name for item in path.parent.iterdir()] == [path.name]
     assert checkpoint.load(path)[1] == STATE
 
@@ -182,7 +182,7 @@ def assert_save_fails_and_keeps_the_old(path: Path) -> None:
 def test_full_disk(tiny_disk: Path) -> None:
     path = tiny_disk / "latest.safetensors"
     checkpoint.save(path, TENSORS, STATE)
-    assert_save_fails_and_keeps_the_old(path)
+    assert_save_fails_and_keeps_the_previous_checkpoint(path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
@@ -192,19 +192,19 @@ def test_file_size_limit(saved: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        assert_save_fails_and_keeps_the_old(saved)
+        assert_save_fails_and_keeps_the_previous_checkpoint(saved)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(ProxRLError) as error:
         checkpoint.save(tmp_path / "checkpoints" / "latest.safetensors", TENSORS, STATE)
     assert "can't write the checkpoint" in one_line(error)
 
 
-# Saves as fast as it can: tensors and state carry the same number, so that a mixture of two saves would show.
+# Saves as fast as it can. Tensors and state contain the same number, so a mixture of two saves can be detected.
 SAVE_FOREVER = """
 import os, sys, torch
 from pathlib import Path
@@ -227,7 +227,7 @@ for line in sys.stdin:  # each line asks for one child that saves until it is ki
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="fork and SIGKILL are POSIX")
-def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_a_kill_at_any_time_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
     import signal
     import time
 
@@ -252,5 +252,5 @@ def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
                 item.unlink()
         parent.stdin.close()
         assert parent.wait(timeout=30) == 0
-    assert last > 20, "the children hardly saved"
-    assert interrupted > 0, "no kill fell into a save, so this proved nothing"
+    assert last > 20, "too few saves"
+    assert interrupted > 0, "no save was interrupted, so nothing was tested"

@@ -1,4 +1,4 @@
-"""The run folder: new, resumed or refused; one process at a time; and nothing deleted that ProxRL did not write."""
+"""Run folders are created, resumed or refused; one process at a time uses them; only files of ProxRL are deleted."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def one_line(error: pytest.ExceptionInfo[ProxRLError]) -> str:
         ("..", "env"),
     ],
 )
-def test_env_ids_become_one_folder_name(env: str, name: str) -> None:
+def test_folder_names_of_environment_ids(env: str, name: str) -> None:
     assert folder_name(env) == name
     assert run_folder(Path("runs"), env, "ppo", 3) == Path("runs") / name / "ppo" / "seed3"
 
@@ -69,7 +69,7 @@ def test_same_command_resumes(folder: RunFolder) -> None:
     assert loaded[1] == {"step": 512}
 
 
-def test_resume_from_the_highest_step_without_a_latest(folder: RunFolder) -> None:
+def test_resume_from_the_highest_step_if_there_is_no_latest(folder: RunFolder) -> None:
     folder.create(CONFIG)
     for name in ("step-900", "step-10000", "step-2000", "best", "step-new"):
         save(folder, name, 0)
@@ -78,7 +78,7 @@ def test_resume_from_the_highest_step_without_a_latest(folder: RunFolder) -> Non
     assert folder.latest_checkpoint() == folder.checkpoint_path("latest")
 
 
-def test_damaged_latest_names_the_way_out(folder: RunFolder) -> None:
+def test_the_error_for_a_damaged_latest_says_what_to_do(folder: RunFolder) -> None:
     folder.create(CONFIG)
     latest = folder.checkpoint_path("latest")
     latest.write_bytes(b"")
@@ -104,7 +104,7 @@ def test_changed_settings_are_refused(folder: RunFolder) -> None:
     for words in ("--gamma is 0.9", "started with 0.99", "--gamma 0.99", "--clobber", "--name"):
         assert words in one_line(error)
     assert folder.config().gamma == 0.99
-    folder.create(CONFIG)  # and the lock is free again
+    folder.create(CONFIG)  # the lock was freed
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_changed_settings_are_refused(folder: RunFolder) -> None:
         ({"env_kwargs": {}}, "--env-kwargs is empty, but this run was started with sizes=[1, 2]"),
     ],
 )
-def test_settings_are_shown_as_typed(change: dict[str, object], words: str) -> None:
+def test_errors_show_settings_as_typed(change: dict[str, object], words: str) -> None:
     with pytest.raises(ProxRLError) as error:
         check_resumable(CONFIG, CONFIG.replace(**change))
     assert words in one_line(error)
@@ -126,11 +126,11 @@ def test_settings_that_may_change() -> None:
     check_resumable(CONFIG, CONFIG.replace(total_steps=1, eval_every=5, save_every=5, device="cuda", threads=3))
 
 
-def test_clobber_deletes_only_our_own(folder: RunFolder) -> None:
+def test_clobber_deletes_only_files_of_proxrl(folder: RunFolder) -> None:
     folder.create(CONFIG)
     save(folder, "latest", 512)
     folder.write_status("running", 512, 1024)
-    ours = [
+    run_files = [
         "metrics.jsonl",
         "events.out.tfevents.1.host",
         "wandb_id",
@@ -138,19 +138,19 @@ def test_clobber_deletes_only_our_own(folder: RunFolder) -> None:
         "videos/step-512.mp4",
         "wandb/run-1/x.wandb",
     ]
-    theirs = ["notes.txt", "checkpoints/teacher.pt", "videos/talk.mov"]
-    for name in ours + theirs:
+    other_files = ["notes.txt", "checkpoints/teacher.pt", "videos/talk.mov"]
+    for name in run_files + other_files:
         (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
         (folder.path / name).write_text("x")
     folder.close()
     assert folder.create(CONFIG.replace(gamma=0.9), clobber=True) is None
     left = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
-    assert left == {"config.toml", "run.lock", *theirs}
+    assert left == {"config.toml", "run.lock", *other_files}
     assert folder.config().gamma == 0.9
 
 
 @pytest.mark.parametrize("clobber", [False, True])
-def test_foreign_folders_are_left_alone(folder: RunFolder, clobber: bool) -> None:
+def test_folders_of_other_programs_are_not_used(folder: RunFolder, clobber: bool) -> None:
     folder.path.mkdir(parents=True)
     (folder.path / "thesis.tex").write_text("x")
     with pytest.raises(ProxRLError) as error:
@@ -163,11 +163,11 @@ def test_foreign_folders_are_left_alone(folder: RunFolder, clobber: bool) -> Non
     assert (folder.path / "thesis.tex").exists()
 
 
-def test_what_a_kill_leaves_is_swept_up(folder: RunFolder) -> None:
+def test_temporary_files_of_a_killed_run_are_deleted(folder: RunFolder) -> None:
     folder.path.mkdir(parents=True)
     (folder.path / "run.lock").write_text("1")
     (folder.path / ".config.toml.1.tmp").write_text("half")
-    folder.create(CONFIG)  # killed before its config was there: still ours
+    folder.create(CONFIG)  # killed before its config was written
     folder.close()
     (folder.checkpoints / ".latest.safetensors.1.tmp").write_text("half")
     folder.create(CONFIG)
@@ -186,7 +186,7 @@ time.sleep(60)
 """
 
 
-def test_second_process_is_refused_until_the_first_dies(folder: RunFolder) -> None:
+def test_a_second_process_is_refused_while_the_first_lives(folder: RunFolder) -> None:
     command = [sys.executable, "-c", HOLD, str(folder.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
@@ -218,27 +218,7 @@ def test_status(folder: RunFolder) -> None:
     assert folder.read_status() == {}
 
 
-def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from proxrl.runs.folder import _git_state
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert _git_state() is None
-    (tmp_path / "train.py").write_text("x")
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    for words in (["init", "-q"], ["add", "train.py"], [*identity, "commit", "-qm", "first"]):
-        subprocess.run(["git", *words], check=True)
-    clean = _git_state()
-    assert clean is not None
-    assert len(clean["commit"]) == 40
-    assert clean["dirty"] is False
-    (tmp_path / "train.py").write_text("changed")
-    assert _git_state() == {"commit": clean["commit"], "dirty": True}
-    monkeypatch.setenv("PATH", "")
-    assert _git_state() is None
-
-
-def test_file_in_place_of_a_folder(tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "seed1"):
         with pytest.raises(ProxRLError) as error:
@@ -276,10 +256,10 @@ def test_read_only_folder(read_only: Path) -> None:
     assert "can't write" in one_line(error)
     with pytest.raises(ProxRLError) as error:
         checkpoint.save(read_only / "latest.safetensors", {}, {})
-    assert "the last good checkpoint is untouched" in one_line(error)
+    assert "the last good checkpoint is unchanged" in one_line(error)
 
 
-def test_files_are_plain_json_and_readable_by_others(folder: RunFolder) -> None:
+def test_files_have_the_default_permissions(folder: RunFolder) -> None:
     folder.create(CONFIG)
     folder.write_status("stopped", 3, 4)
     assert json.loads(folder.status_path.read_text())["state"] == "stopped"

@@ -29,12 +29,12 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.errors import ProxRLError
     from proxrl.runs.lookup import find_runs
-    from proxrl.runs.status import summarise
+    from proxrl.runs.status import summarize
 
     names, runs_dir = options["runs"], options["runs_dir"]
     if not names and not runs_dir.is_dir():
         raise ProxRLError(f"there is no folder {runs_dir} yet; 'proxrl train CartPole-v1' makes one, or --runs-dir names another")
-    found = [summarise(folder) for folder in find_runs(names or [runs_dir], runs_dir)]
+    found = [summarize(folder) for folder in find_runs(names or [runs_dir], runs_dir)]
     long_ago = datetime.fromtimestamp(0, UTC)
     found.sort(key=lambda one: one.updated or long_ago, reverse=True)
     if options["json"]:

@@ -1,4 +1,4 @@
-"""Settings as words and as files: what is typed or written becomes what `Config` holds, and back."""
+"""Convert words of the command line and values of TOML files to values of `Config`, and back."""
 
 import dataclasses
 import json
@@ -13,29 +13,30 @@ from proxrl.errors import ProxRLError
 
 
 def parse_value(name: str, value: Any) -> Any:
-    """Turn a word of the command line, or a value of a TOML file, into what the field holds."""
+    """Return the value of a field, given a word of the command line, a value of a TOML file, or a Python object."""
     kind = field_types().get(name)
     if kind is None:
         raise ProxRLError(f"there is no setting {name!r}; 'proxrl train --help' lists them all")
-    optional, schedule = type(None) in get_args(kind), Schedule in get_args(kind)
+    optional, may_be_schedule = type(None) in get_args(kind), Schedule in get_args(kind)
     if optional:
-        word = value[0] if isinstance(value, list) and len(value) == 1 else value  # of a flag that takes several
+        word = value[0] if isinstance(value, list) and len(value) == 1 else value  # of a flag that accepts several words
         if word is None or (isinstance(word, str) and word.lower() in (OFF, "none")):
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
-    if schedule:
+    if may_be_schedule:
         return _parse_scalar(name, value, optional)
     if callable(value) and Config.__dataclass_fields__[name].metadata["imported"]:
         return name_of(value)
     try:
         return _parse_pairs(name, value) if get_origin(kind) is dict else _convert(kind, value)
     except (ValueError, TypeError, OverflowError):
-        words = {int: "a whole number", float: "a number", bool: "true or false", tuple[int, ...]: "whole numbers"}
-        wanted = words.get(kind, "a table of arguments, such as { width = 3 }")
-        raise ProxRLError(f"{flag(name)} is {value!r}, but must be {wanted}{' or off' if optional else ''}") from None
+        names = {int: "a whole number", float: "a number", bool: "true or false", tuple[int, ...]: "whole numbers"}
+        expected = names.get(kind, "a table of arguments, such as { width = 3 }")
+        raise ProxRLError(f"{flag(name)} is {value!r}, but must be {expected}{' or off' if optional else ''}") from None
 
 
 def _parse_scalar(name: str, value: Any, optional: bool) -> Scalar:
+    """Return a number, or a schedule given as text or as a function."""
     if isinstance(value, Schedule):
         return value
     if callable(value):
@@ -49,8 +50,9 @@ def _parse_scalar(name: str, value: Any, optional: bool) -> Scalar:
 
 
 def _convert(kind: Any, value: Any) -> Any:
+    """Return the value as this type; raise ValueError, TypeError or OverflowError if that is not possible."""
     if kind is int:
-        number = float(str(value).replace("_", ""))  # so that 1e6 and 500_000 both read as whole numbers
+        number = float(str(value).replace("_", ""))  # so that 1e6 and 500_000 are both whole numbers
         if number != int(number) or isinstance(value, bool):
             raise ValueError
         return int(value) if isinstance(value, int) or str(value).isdigit() else int(number)
@@ -61,18 +63,16 @@ def _convert(kind: Any, value: Any) -> Any:
     if kind is bool:
         if isinstance(value, bool):
             return value
-        return {"true": True, "false": False}[str(value).lower()] if str(value).lower() in ("true", "false") else _fail()
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError
+        return str(value).lower() == "true"
     if get_origin(kind) is tuple:
         return tuple(_convert(get_args(kind)[0], item) for item in (value if isinstance(value, list | tuple) else [value]))
     return str(value)
 
 
-def _fail() -> Any:
-    raise ValueError
-
-
 def _parse_pairs(name: str, words: dict[str, Any] | list[str]) -> dict[str, Any]:
-    """key=value words; a value is JSON where it reads as JSON, and text otherwise."""
+    """Return key=value words as a dictionary; a value that is valid JSON is parsed as such, any other is text."""
     if isinstance(words, dict):
         return dict(words)
     pairs = {}
@@ -87,8 +87,8 @@ def _parse_pairs(name: str, words: dict[str, Any] | list[str]) -> dict[str, Any]
     return pairs
 
 
-def typed(value: Any) -> list[str]:
-    """A setting in words, as one types them after its flag."""
+def as_words(value: Any) -> list[str]:
+    """Return a setting as the words that follow its flag on the command line."""
     if isinstance(value, tuple):
         return [str(item) for item in value]
     if isinstance(value, dict):
@@ -97,13 +97,13 @@ def typed(value: Any) -> list[str]:
 
 
 def save_toml(config: Config, path: Path) -> None:
-    """Write every field, so that the file alone repeats the run."""
+    """Write every field to a file, which alone is enough to repeat the run."""
     lines = [f"{spec.name} = {toml_value(getattr(config, spec.name))}" for spec in dataclasses.fields(config)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def toml_value(value: Any) -> str:
-    """A setting as config.toml spells it."""
+    """Return a setting as written in config.toml."""
     if value is None:
         return json.dumps(OFF)
     if isinstance(value, Schedule):
@@ -114,17 +114,17 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, float):
         return repr(value) if any(sign in repr(value) for sign in ".einf") else f"{value}.0"
-    # Strings, whole numbers and booleans are spelt as in JSON, except that TOML takes no surrogate pairs and no raw DEL.
+    # Strings, whole numbers and booleans are written as in JSON, but TOML allows no surrogate pairs and no raw DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def load_toml(path: Path) -> Config:
-    """Read a file that `save_toml` wrote, or one written by hand with some of the fields."""
+    """Return the config in a file written by `save_toml`, or by hand with some of the fields."""
     return Config(**{name: parse_value(name, value) for name, value in read_toml(path).items()}).validate()
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a file, as they are written."""
+    """Return the settings in a file as they are written, without conversion."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Parts of the user's own, named by a setting: `--policy my_module:build`."""
+"""Plugins: callables of the user that a setting names, such as `--policy my_module:build`."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from proxrl.errors import ProxRLError, one_line
 
 
 def build_plugin(name: str, text: str, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the callable that the setting `name` names returns; whatever goes wrong in it is told in one line."""
+    """Call the plugin `text` of the setting `name` and return its result; an exception in it becomes one line."""
     build = import_attribute(text) if all(text.partition(":")) else None
     if not callable(build):
         raise ProxRLError(f"{flag(name)} {text}: there is no such callable; it must be module:callable")
     try:
         return build(*arguments, **kwargs)
     except Exception as error:
-        told = f"; check {flag(name)}-kwargs {' '.join(f'{key}={value}' for key, value in kwargs.items())}" if kwargs else ""
-        raise ProxRLError(f"{flag(name)} {text} failed: {one_line(error)}{told}") from error
+        hint = f"; check {flag(name)}-kwargs {' '.join(f'{key}={value}' for key, value in kwargs.items())}" if kwargs else ""
+        raise ProxRLError(f"{flag(name)} {text} failed: {one_line(error)}{hint}") from error

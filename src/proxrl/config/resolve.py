@@ -1,4 +1,4 @@
-"""Which settings a run has, and where each of them comes from."""
+"""Combine flags, files, presets and defaults to a complete config, and record where each value comes from."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from proxrl.config.parse import parse_value, read_toml
 from proxrl.config.presets import load_preset
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import check_env, choose_vector
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, check_at_least
 from proxrl.world.launcher import launched
 
 EnvLike = str | Callable[..., Any]
@@ -19,7 +19,7 @@ EnvLike = str | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Resolved:
-    """A complete config, and where each of its values comes from."""
+    """A complete config, and the source of each of its values."""
 
     config: Config
     sources: dict[str, str]
@@ -33,25 +33,28 @@ def resolve(
     file: Path | None = None,
     envs_per_rank: int | None = None,
 ) -> Resolved:
-    """Defaults, then the preset of the environment's family, then a file such as a run's config.toml, then what was asked for.
+    """Return the complete config of a run.
 
-    `earlier` finds the settings of the run that these would resume. It keeps its kind of vectorization, even if something
-    faster has been installed since.
+    Values come from the defaults, then the preset of the environment's family, then `file`, such as a run's config.toml, then
+    `settings`; later ones override earlier ones. `earlier` returns the config of the run that this one would resume: it keeps
+    its kind of vectorization, even if a faster one has been installed since.
     """
     if envs_per_rank is not None:
         settings = {**settings, "num_envs": envs_of_all_ranks(envs_per_rank, settings)}
-    written = {} if file is None else read_toml(file)
-    given = {**written, **settings}
+    from_file = {} if file is None else read_toml(file)
+    given = {**from_file, **settings}
     env = given.get("env") if env is None else env
     if env is None:
-        raise ProxRLError("which environment? Give one, as in 'proxrl train CartPole-v1', or a --config that names it")
+        raise ProxRLError("no environment is given; name one, as in 'proxrl train CartPole-v1', or give a --config that does")
     if not isinstance(env, str) and not callable(env):
-        raise ProxRLError(f"the environment is {env!r}, but must be an id, module:callable, or a callable that makes one")
+        raise ProxRLError(
+            f"the environment is {env!r}, but must be an id, module:callable, or a callable that returns an environment"
+        )
     family = check_env(env, str(given.get("vector", "auto")))
     env_name = env if isinstance(env, str) else callable_name(env)
     chosen = preset or family.preset
     sources = {spec.name: "default" for spec in dataclasses.fields(Config)}
-    sources["env"] = f"file {file}" if env == written.get("env") else "argument"
+    sources["env"] = f"file {file}" if env == from_file.get("env") else "argument"
     values: dict[str, Any] = {"env": env_name}
     for name, setting in load_preset(chosen, env_name).items():
         values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
@@ -61,25 +64,26 @@ def resolve(
     config = Config(**values)
     if config.vector == "auto":
         vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs)
-        sources["vector"] = "auto: fastest here for this environment and number"
-        begun = None if earlier is None else earlier(config)
-        if begun is not None:
-            vector, sources["vector"] = begun.vector, "auto: as the run began"
+        sources["vector"] = "auto: fastest for this environment and number of environments"
+        resumed = None if earlier is None else earlier(config)
+        if resumed is not None:
+            vector, sources["vector"] = resumed.vector, "auto: as in the run that is resumed"
         config = config.replace(vector=vector)
     for spec in dataclasses.fields(AtariOptions):
         if family.name != "atari" and spec.name != "max_episode_steps" and getattr(config, spec.name) != spec.default:
-            raise ProxRLError(f"{flag(spec.name)} is for Atari games, and {config.env} is none; leave it out")
+            raise ProxRLError(f"{flag(spec.name)} is for Atari games, and {config.env} is not one; leave it out")
     return Resolved(config.validate(), sources)
 
 
 def envs_of_all_ranks(envs_per_rank: int, settings: dict[str, Any]) -> int:
+    """Return --num-envs, given the number of environments of each rank."""
     if "num_envs" in settings:
-        raise ProxRLError("--envs-per-rank and --num-envs both say how many environments there are; give one of them")
-    if envs_per_rank < 1:
-        raise ProxRLError(f"--envs-per-rank is {envs_per_rank}, but must be at least 1")
+        raise ProxRLError("--envs-per-rank and --num-envs both set the number of environments; give one of them")
+    check_at_least("--envs-per-rank", envs_per_rank, 1)
     return envs_per_rank * (1 if settings.get("world") == "solo" else launched().size)
 
 
 def callable_name(env: Callable[..., Any]) -> str:
+    """Return module:callable of an environment's constructor, by which config.toml names it."""
     module, name = getattr(env, "__module__", "env"), getattr(env, "__qualname__", type(env).__name__)
     return f"{module}:{name}"

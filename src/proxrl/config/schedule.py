@@ -1,11 +1,11 @@
-"""Numbers that change over a run. Every coefficient may be one: `--clip linear:0.2:0.05`.
+"""Values that change over a run. Every coefficient may follow a schedule, as in `--clip linear:0.2:0.05`.
 
-0.2                          stays
-linear:0.2:0.05              falls evenly from the first step to the last
-linear:0.2:0.05:100000       the same, but done at step 100,000, and stays then
-cosine:0.2:0.05[:STEPS]      along half a cosine wave, slow at both ends
-piecewise:0.2@0,0.1@50000    holds each value from its step on
-my_module:my_function        a function of yours, (step, planned_steps) -> value
+0.2                          constant
+linear:0.2:0.05              linear, from the first step to the last
+linear:0.2:0.05:100000       linear until step 100,000, then constant
+cosine:0.2:0.05[:STEPS]      half a cosine wave, flat at both ends
+piecewise:0.2@0,0.1@50000    each value from its step on
+my_module:my_function        a custom function, (step, planned_steps) -> value
 """
 
 import bisect
@@ -22,11 +22,11 @@ FORMS = "a number, linear:START:END[:STEPS], cosine:START:END[:STEPS], piecewise
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value for every step. Two schedules are equal if they are written alike."""
+    """A value for every step. Two schedules are equal if their texts are."""
 
     text: str
     function: Callable[[int, int], float] = field(compare=False, repr=False)
-    ends: tuple[float, ...] = field(compare=False, repr=False, default=())  # values it is made of, to check their range
+    ends: tuple[float, ...] = field(compare=False, repr=False, default=())  # the values that it is defined by, for range checks
 
     def __call__(self, step: int, planned_steps: int) -> float:
         try:
@@ -42,7 +42,7 @@ Scalar: TypeAlias = float | Schedule
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Read one of the forms above; a plain number is not one of them."""
+    """Return the schedule that a text describes; a plain number is not a schedule."""
     kind, _, rest = text.partition(":")
     try:
         if kind in ("linear", "cosine"):
@@ -63,11 +63,12 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def value_at(scalar: Scalar | None, step: int, planned_steps: int) -> float | None:
+    """Return the value of a constant or a schedule at a step."""
     return scalar(step, planned_steps) if isinstance(scalar, Schedule) else scalar
 
 
 def schedule_of(function: Callable[[int, int], float]) -> Schedule:
-    """A schedule from a Python function, which the run's config.toml must be able to name."""
+    """Return a Python function as a schedule. The function must be importable, so that config.toml can name it."""
     return Schedule(name_of(function), function)
 
 
@@ -88,7 +89,7 @@ def _cosine(progress: float) -> float:
 
 
 def _piecewise(values: tuple[float, ...], starts: tuple[float, ...]) -> Callable[[int, int], float]:
-    def value(step: int, planned_steps: int) -> float:  # noqa: ARG001 - the signature of schedules
+    def value(step: int, planned_steps: int) -> float:  # noqa: ARG001 - all schedules have this signature
         return values[bisect.bisect_right(starts, step) - 1]
 
     return value

@@ -23,7 +23,7 @@ from proxrl.report.published import Published, published, reference
 from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.runs.lookup import find_runs, names_apart
 from proxrl.runs.metrics import RETURN, read_lines
-from proxrl.runs.status import Summary, summarise
+from proxrl.runs.status import Summary, summarize
 
 AGGREGATES = {"iqm": "IQM", "mean": "mean", "optimality_gap": "optimality gap"}
 
@@ -130,7 +130,7 @@ def _notes_on_runs(runs: Sequence[Summary], evaluated: bool) -> list[str]:
 
 def group_runs(runs: Sequence[str | Path], runs_dir: str | Path) -> dict[str, dict[str, list[Summary]]]:
     """Return name → environment → runs. Runs of one environment and name in several folders get their root folder in the name."""
-    summaries = [summarise(folder) for folder in find_runs(runs, runs_dir)]
+    summaries = [summarize(folder) for folder in find_runs(runs, runs_dir)]
     ambiguous = {name for _, name in names_apart((run.folder.path, run.env, run.name) for run in summaries)}
     groups: dict[str, dict[str, list[Summary]]] = {}
     for run in summaries:

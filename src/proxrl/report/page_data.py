@@ -17,7 +17,7 @@ from proxrl.report.published import published
 from proxrl.report.repeat_command import repeat_command
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.lookup import labels
-from proxrl.runs.status import Summary, summarise
+from proxrl.runs.status import Summary, summarize
 
 VIDEO_TYPES = {".mp4": "video/mp4", ".gif": "image/gif"}
 
@@ -41,7 +41,7 @@ class PageRun:
         if version != self._version or self._summary is None or self._summary.state == "running":
             if version != self._version:
                 self._metrics.read()
-            self._summary = summarise(self.folder, self._metrics.returns())
+            self._summary = summarize(self.folder, self._metrics.returns())
             self._version = version
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 from proxrl.config import Config, flag
 from proxrl.config.flags import add_settings
-from proxrl.config.parse import typed
+from proxrl.config.parse import as_words
 from proxrl.config.resolve import resolve
 from proxrl.errors import ProxRLError
 from proxrl.runs.folder import RunFolder
@@ -57,6 +57,6 @@ def flag_words(name: str, value: Any) -> list[str]:
     """Return a setting as words of the command line."""
     if isinstance(value, bool):
         return [flag(name if value else f"no_{name}")]
-    words = typed(value)
+    words = as_words(value)
     # A value that begins with a dash would be parsed as a flag.
     return [f"{flag(name)}={words[0]}"] if len(words) == 1 and words[0].startswith("-") else [flag(name), *words]

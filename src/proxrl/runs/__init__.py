@@ -1,0 +1,1 @@
+"""Run folders: their files and locks, checkpoints, metrics and status, and how runs are found."""

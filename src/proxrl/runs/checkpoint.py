@@ -1,6 +1,6 @@
-"""A checkpoint is one safetensors file: the tensors, and a JSON document in its header. Nothing is ever unpickled.
+"""Checkpoints: one safetensors file with tensors, and a JSON document in its header. Nothing is ever unpickled.
 
-One file, so that a single rename makes tensors and state appear together.
+There is one file so that a single rename makes tensors and state appear together.
 """
 
 import hashlib
@@ -18,20 +18,20 @@ from proxrl.common.files import replacing
 from proxrl.errors import ProxRLError
 
 FORMAT, VERSION = "proxrl-checkpoint", 1
-HEADER_LENGTH_BYTES = 8  # a safetensors file begins with the length of its JSON header
+HEADER_LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header
 
 
 class DamagedCheckpointError(ProxRLError):
-    """The file can't be a whole checkpoint, so another one has to serve."""
+    """The file is not a complete checkpoint, so another one must be used."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}; use another checkpoint of that run")
-        self.problem = problem  # for callers that know which other checkpoint
+        self.problem = problem  # for callers that can name the other checkpoint
 
 
 def save(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-    """Write a checkpoint that is either whole or not there. State holds what JSON can: tuples come back as lists."""
-    # Copies, because safetensors refuses tensors that share memory, and parameters are views of one flat buffer.
+    """Write a checkpoint completely or not at all. The state is stored as JSON, so tuples are loaded as lists."""
+    # Copies, because safetensors rejects tensors that share memory, and parameters are views of one flat buffer.
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(_plain(state, "state"))
     header = {"format": FORMAT, "version": str(VERSION), "sha256": digest(copies, text), "state": text}
@@ -42,12 +42,12 @@ def save(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any]) ->
             temporary.write_bytes(data)
     except OSError as error:
         raise ProxRLError(
-            f"can't write the checkpoint {path}: {error.strerror or error}; the last good checkpoint is untouched"
+            f"can't write the checkpoint {path}: {error.strerror or error}; the last good checkpoint is unchanged"
         ) from error
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read and verify a checkpoint: its tensors, on the CPU, and its state."""
+    """Read and verify a checkpoint; return its tensors, on the CPU, and its state."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     header = _header(path, data)
     try:
         tensors = safetensors.torch.load(data)
-    # Bits that flipped in the header may name a type that torch lacks or a shape that does not fit.
+    # Damage in the header may name a type that torch lacks or a shape that does not fit.
     except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError):
         raise _damaged(path) from None
     if header.get("sha256") != digest(tensors, header.get("state", "")):
@@ -70,12 +70,12 @@ def _damaged(path: Path) -> DamagedCheckpointError:
 
 
 def _header(path: Path, data: bytes) -> dict[str, str]:
-    """The metadata, once it is clear that this is a checkpoint that this version reads."""
+    """Return the metadata, after checking that this is a complete checkpoint of a version that can be read."""
     start = data[:HEADER_LENGTH_BYTES]
     end = HEADER_LENGTH_BYTES + int.from_bytes(start, "little")
     if not data.startswith(b"{", HEADER_LENGTH_BYTES) and len(data) > HEADER_LENGTH_BYTES:
         if data.startswith(b"PK\x03\x04") or re.match(rb"\x80[\x02-\x05]", data):
-            raise ProxRLError(f"{path} is a pickle, which can run code when read; ProxRL only reads its own safetensors files")
+            raise ProxRLError(f"{path} is a pickle, which can run code when loaded; ProxRL only loads its own safetensors files")
         raise DamagedCheckpointError(f"{path} is not a checkpoint, or its first bytes are damaged")
     if len(data) < end or len(data) <= HEADER_LENGTH_BYTES:
         raise DamagedCheckpointError(f"the checkpoint {path} is cut short ({len(data)} bytes)")
@@ -101,7 +101,7 @@ def _header(path: Path, data: bytes) -> dict[str, str]:
 
 
 def digest(tensors: dict[str, torch.Tensor], state: str = "") -> str:
-    """A fingerprint of names, types, shapes and every bit."""
+    """Return a checksum of names, types, shapes and contents."""
     sha = hashlib.sha256(state.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu()
@@ -111,16 +111,16 @@ def digest(tensors: dict[str, torch.Tensor], state: str = "") -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """The value as JSON gives it back, apart from tuples; what would silently come back as something else is refused."""
+    """Return the value as JSON loads it, apart from tuples; raise an error for what JSON would silently change."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise ProxRLError(f"{where} has the key {key!r}, but keys of a checkpoint's state must be text")
+                raise ProxRLError(f"{where} has the key {key!r}, but keys of the state of a checkpoint must be text")
         return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ProxRLError(f"{where} is a {type(value).__name__}, which a checkpoint's state can't hold; arrays belong in its tensors")
+    raise ProxRLError(f"{where} is a {type(value).__name__}, which the state of a checkpoint can't hold; store arrays as tensors")

@@ -1,4 +1,4 @@
-"""Returns of evaluation episodes, and `evaluations.json`, where a run keeps them."""
+"""Returns of evaluation episodes, and `evaluations.json`, the file of a run that stores them."""
 
 import json
 from collections.abc import Mapping
@@ -13,34 +13,43 @@ from proxrl.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Scores:
-    """Returns and lengths of the evaluated episodes."""
+    """Returns and lengths of evaluation episodes."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
 
     @property
     def mean(self) -> float:
+        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
     def deviation(self) -> float:
+        """Standard deviation of the returns."""
         return float(np.std(self.returns))
 
     def summary(self) -> dict[str, Any]:
-        extremes = {"min": min(self.returns), "max": max(self.returns)}
-        lengths = {"mean_length": float(np.mean(self.lengths)), "episodes": len(self.returns)}
-        return {"mean": self.mean, "std": self.deviation, **extremes, **lengths, "returns": list(self.returns)}
+        """Return statistics and returns, as JSON can store them."""
+        return {
+            "mean": self.mean,
+            "std": self.deviation,
+            "min": min(self.returns),
+            "max": max(self.returns),
+            "mean_length": float(np.mean(self.lengths)),
+            "episodes": len(self.returns),
+            "returns": list(self.returns),
+        }
 
 
 def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, scores: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep the scores of a checkpoint with its run; `scores` are the summaries of its deterministic and stochastic ones."""
+    """Store the scores of a checkpoint: the summaries of its deterministic and its stochastic episodes."""
     evaluations = {**read_evaluations(folder), checkpoint: {"step": step, "seed": seed, **scores}}
     with one_line_errors("write", folder.evaluations_path), replacing(folder.evaluations_path) as temporary:
         temporary.write_text(json.dumps(evaluations, indent=2) + "\n")
 
 
 def current_evaluation(folder: RunFolder, checkpoint: str = "latest") -> dict[str, Any] | None:
-    """The kept scores of a checkpoint, if they are of the step that it now has."""
+    """Return the stored scores of a checkpoint, or None if there are none for the step that it now has."""
     scores: Any = read_evaluations(folder).get(checkpoint)
     try:
         _ = [float(scores[kind]["mean"]) for kind in ("deterministic", "stochastic")]
@@ -50,6 +59,7 @@ def current_evaluation(folder: RunFolder, checkpoint: str = "latest") -> dict[st
 
 
 def read_evaluations(folder: RunFolder) -> dict[str, Any]:
+    """Return the stored scores by name of the checkpoint; empty if there is no readable file."""
     try:
         evaluations = json.loads(folder.evaluations_path.read_bytes())
     except (OSError, ValueError):

@@ -1,37 +1,34 @@
-"""The run folder `runs/<env>/<name>/seed<k>/`: what is in it, and who may write to it."""
+"""The run folder `runs/<env>/<name>/seed<k>/`: its files, and which process may write to it."""
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import platform
 import re
 import shutil
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from proxrl.common.files import acquire_lock, is_locked, one_line_errors, process_exists, replacing
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
-from proxrl.config.parse import load_toml, read_toml, save_toml, typed
+from proxrl.config.parse import as_words, load_toml, read_toml, save_toml
 from proxrl.errors import ProxRLError
-from proxrl.runs.machine import machine_facts
+from proxrl.runs.machine import circumstances
 
-if TYPE_CHECKING:  # listing runs must not wait for torch
+if TYPE_CHECKING:  # not at run time, so that listing runs does not import torch
     import torch
 
 RunState = Literal["running", "finished", "stopped", "failed"]
 
-# In the front matter of every model card: a README.md without it is somebody else's.
+# In the front matter of every model card; a README.md without it was not written by ProxRL.
 CARD_MARK = "library_name: proxrl"
 
-# Everything that ProxRL writes into a run folder, apart from config.toml and run.lock, which outlive --clobber.
-OWN_FILES = (
+# All files that ProxRL writes to a run folder, apart from config.toml and run.lock, which --clobber keeps.
+RUN_FILES = (
     "metrics.jsonl",
     "status.json",
     "wandb_id",
@@ -47,33 +44,34 @@ OWN_FILES = (
     ),
     ".*.tmp",
 )
-# Only beside a model card, since a folder of that name may be the user's own. The card goes last.
-OWN_EXPORTS = ("export/policy.onnx", "export/policy.pt2", "export/settings.toml", "export/README.md")
-OWN_FOLDERS = ("checkpoints", "videos", "export")
+# Deleted only if there is a model card, since the user may have a folder of that name. The card is deleted last.
+EXPORT_FILES = ("export/policy.onnx", "export/policy.pt2", "export/settings.toml", "export/README.md")
+RUN_SUBFOLDERS = ("checkpoints", "videos", "export")
 LOCK_NAME = "run.lock"
 RUNS_DIR = "runs"  # the folder of all runs, unless --runs-dir names another
 
 
 def folder_name(env: str) -> str:
-    """An environment id as one folder name; leading dots go, so that no id can point outside the runs."""
+    """Return an environment id as one folder name, without leading dots, so that no id can point outside the runs folder."""
     return re.sub(r'[/\\:*?"<>|\s]', "-", env).lstrip(".") or "env"
 
 
 def run_folder(runs_dir: Path, env: str, name: str, seed: int) -> Path:
+    """Return the folder of a run."""
     return Path(runs_dir) / folder_name(env) / name / f"seed{seed}"
 
 
 def earlier_config(runs_dir: Path, config: Config) -> Config | None:
-    """The settings of the run that these would resume; None if it has no checkpoint yet."""
+    """Return the config of the run that this one would resume, or None if there is no checkpoint."""
     folder = RunFolder(run_folder(runs_dir, config.env, config.name, config.seed))
     return folder.config() if folder.latest_checkpoint() is not None else None
 
 
 def check_resumable(saved: Config, now: Config) -> None:
-    """Refuse to continue a run under settings that would make it another run."""
+    """Raise an error if a run can't be resumed with these settings, because they would make it a different run."""
     for spec in dataclasses.fields(Config):
         before, after = getattr(saved, spec.name), getattr(now, spec.name)
-        # Through JSON, because a tuple among the environment's arguments comes back from config.toml as a list.
+        # Compared as JSON, because a tuple among the environment's arguments is loaded from config.toml as a list.
         same = json.loads(json.dumps(before, default=str)) == json.loads(json.dumps(after, default=str))
         if not same and spec.name not in CHANGEABLE_ON_RESUME:
             label = flag(spec.name)
@@ -84,18 +82,18 @@ def check_resumable(saved: Config, now: Config) -> None:
 
 
 def _advice(name: str, value: Any) -> str:
-    """The words that bring a setting back."""
+    """Return what to do to give a setting this value."""
     if isinstance(value, bool):
         return f"give {flag(name) if value else flag('no_' + name)}"
     return f"leave out {flag(name)}" if value == {} else f"give {flag(name)} {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
-    return " ".join(typed(value)) or "empty"
+    return " ".join(as_words(value)) or "empty"
 
 
 class RunFolder:
-    """One run on disk. `create` locks it for this process; a crash frees the lock, `close` does so early."""
+    """One run on disk. `create` locks it for this process; `close`, or the end of the process, frees the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -114,21 +112,21 @@ class RunFolder:
         return load_toml(self.config_path)
 
     def settings(self) -> dict[str, Any]:
-        """As they are written, whichever version wrote them."""
+        """Return the settings as written in config.toml, by whichever version."""
         return read_toml(self.config_path)
 
     def create(self, config: Config, clobber: bool = False) -> Path | None:
-        """Lock the folder for this run; the checkpoint to resume from, or None to begin at step 0."""
+        """Lock the folder for this run. Return the checkpoint to resume from, or None to start at step 0."""
         with one_line_errors("use the run folder", self.path):
-            self._refuse_foreign()
+            self._check_is_run()
             self.path.mkdir(parents=True, exist_ok=True)
             self._acquire_lock()
             try:
                 if self.config_path.exists() and clobber:
-                    self._delete_own()
+                    self._delete_run()
                 elif self.config_path.exists():
                     before = self._saved_config()
-                    if self.latest_checkpoint() is not None:  # with nothing to resume, anything may change
+                    if self.latest_checkpoint() is not None:  # without a checkpoint, all settings may change
                         check_resumable(before, config)
                 for leftover in self._leftovers():
                     leftover.unlink()
@@ -141,7 +139,8 @@ class RunFolder:
         return self.latest_checkpoint()
 
     def close(self) -> None:
-        # The file stays: deleting it would let a waiting process lock a file that a third one can no longer see.
+        """Free the lock."""
+        # The file is kept: if it were deleted, a waiting process would lock a file that a third one no longer sees.
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -153,11 +152,11 @@ class RunFolder:
         self.close()
 
     def latest_checkpoint(self) -> Path | None:
-        """Where to resume from: `latest`, or else the `step-*` with the highest number."""
+        """Return the checkpoint to resume from: `latest`, otherwise the `step-*` with the highest number, or None."""
         return next(iter(self._resume_order()), None)
 
     def load_latest(self) -> "tuple[dict[str, torch.Tensor], dict[str, Any]] | None":
-        """The checkpoint to resume from; for a damaged one, the error says which file to delete and what happens then."""
+        """Load the checkpoint to resume from; if it is damaged, the error says which file to delete and what happens then."""
         from proxrl.runs import checkpoint
 
         path = self.latest_checkpoint()
@@ -169,16 +168,17 @@ class RunFolder:
             raise ProxRLError(self.damage_advice(path, error.problem)) from error
 
     def damage_advice(self, path: Path, problem: str) -> str:
+        """Return a message about a damaged checkpoint that says what deleting it would do."""
         others = [other for other in self._resume_order() if other != path]
         effect = f"resume from {others[0].name}" if others else "start over from step 0"
         return f"{problem}; delete that file to {effect}"
 
     def is_locked(self) -> bool:
-        """Whether some process trains here now."""
+        """Return whether a process is training in this folder."""
         return is_locked(self.path / LOCK_NAME)
 
     def checkpoint_step(self, name: str = "latest") -> int | None:
-        """The step of a checkpoint, from its first bytes; None where it is missing or can't be read so."""
+        """Return the step of a checkpoint, read from its header, or None if it is missing or unreadable."""
         try:
             with open(self.checkpoint_path(name), "rb") as file:
                 header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -189,6 +189,7 @@ class RunFolder:
     def write_status(
         self, state: RunState, step: int, planned_steps: int, mean_return: float | None = None, best_return: float | None = None
     ) -> None:
+        """Write the progress of the run, and the versions, machine and git commit that it is computed with."""
         status = {
             "state": state,
             "step": step,
@@ -198,13 +199,13 @@ class RunFolder:
             "pid": os.getpid(),
             "host": platform.node(),
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),
-            **_circumstances(),
+            **circumstances(),
         }
         with one_line_errors("write", self.status_path), replacing(self.status_path) as temporary:
             temporary.write_text(json.dumps(status, indent=2) + "\n")
 
     def read_status(self) -> dict[str, Any]:
-        """What `write_status` wrote; empty if there is nothing readable."""
+        """Return what `write_status` wrote; empty if there is no readable file."""
         try:
             status = json.loads(self.status_path.read_bytes())
         except (OSError, ValueError):
@@ -217,38 +218,39 @@ class RunFolder:
         numbered = sorted(((int(match[1]), path) for path, match in steps.items() if match), reverse=True)
         return [latest] * latest.exists() + [path for _, path in numbered]
 
-    def _refuse_foreign(self) -> None:
+    def _check_is_run(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise ProxRLError(f"{self.path} is a file, not a run folder; move it away or use another --name")
         if self.config_path.exists() or not self.path.exists():
             return
-        # A kill right after creation leaves a lock and a temporary file; they do not make the folder somebody else's.
+        # A run killed right after its creation leaves a lock and a temporary file, and may be started again.
         if any(item.name != LOCK_NAME and not item.match(".*.tmp") for item in self.path.iterdir()):
             raise ProxRLError(
                 f"{self.path} is not empty and has no config.toml, so it is not a ProxRL run; move it away or use another --name"
             )
 
-    def _delete_own(self) -> None:
+    def _delete_run(self) -> None:
+        """Delete all files that ProxRL wrote, except config.toml and the lock."""
         try:
-            ours = {"env", "rollout_steps"} <= tomllib.loads(self.config_path.read_text(encoding="utf-8")).keys()
+            is_config = {"env", "rollout_steps"} <= tomllib.loads(self.config_path.read_text(encoding="utf-8")).keys()
         except ValueError:
-            ours = False
-        if not ours:
-            raise ProxRLError(
-                f"{self.config_path} does not read as one of ProxRL; delete {self.path} yourself or use another --name"
-            )
-        for pattern in (*OWN_FILES, *(OWN_EXPORTS if is_card(self.path / "export" / "README.md") else ())):
+            is_config = False
+        if not is_config:
+            raise ProxRLError(f"{self.config_path} was not written by ProxRL; delete {self.path} yourself or use another --name")
+        for pattern in (*RUN_FILES, *(EXPORT_FILES if is_card(self.path / "export" / "README.md") else ())):
             for path in self.path.glob(pattern):
                 path.unlink()
         if (self.path / "wandb").is_dir():
             shutil.rmtree(self.path / "wandb")
-        for name in OWN_FOLDERS:
-            with contextlib.suppress(OSError):  # absent, or it holds something that is not ours
+        for name in RUN_SUBFOLDERS:
+            with contextlib.suppress(OSError):  # it does not exist, or holds other files
                 (self.path / name).rmdir()
 
     def _leftovers(self) -> Iterator[Path]:
-        """What a kill has left of files that were being written. The lock is ours, so those of training are nobody's; in
-        the folders that other commands write to, another process may be at it.
+        """Yield temporary files that a killed process has left.
+
+        We hold the lock, so nobody else is writing the files of training. In the folders that other commands write to,
+        another process may be writing, so its temporary files are kept as long as it exists.
         """
         for folder, pattern in ((self.path, ".*.tmp"), (self.checkpoints, ".*.tmp"), (self.videos, ".step-*.tmp")):
             yield from folder.glob(pattern)
@@ -262,7 +264,7 @@ class RunFolder:
         try:
             return self.config()
         except ProxRLError as error:
-            raise ProxRLError(f"{self.config_path}: {error}; repair that file, or give --clobber to start over") from error
+            raise ProxRLError(f"{self.config_path}: {error}; repair that file, or use --clobber to start over") from error
 
     def _acquire_lock(self) -> None:
         busy = f"is already training in {self.path}; wait for it, or use another --name"
@@ -270,30 +272,5 @@ class RunFolder:
 
 
 def is_card(path: Path) -> bool:
-    """Whether a README.md is one that `proxrl export` wrote."""
+    """Return whether `proxrl export` wrote this README.md."""
     return path.is_file() and CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
-
-
-@functools.cache
-def _circumstances() -> dict[str, Any]:
-    """Versions, machine and source state, which do not change while the process lives."""
-    versions = {"python": platform.python_version()}
-    for package in ("proxrl", "torch", "numpy", "gymnasium"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return {"versions": versions, "machine": machine_facts(), "git": _git_state()}
-
-
-def _git_state() -> dict[str, Any] | None:
-    """Commit of the current directory, if it is a checkout and git answers quickly."""
-
-    def ask(*words: str) -> str:
-        # Without optional locks git leaves the index alone, so it can't disturb a git command of the user.
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-        answer = subprocess.run(["git", *words], capture_output=True, text=True, timeout=2, check=True, env=environment)
-        return answer.stdout.strip()
-
-    try:
-        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None

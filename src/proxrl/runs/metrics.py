@@ -1,4 +1,4 @@
-"""Read `metrics.jsonl`, the record of everything a run logged."""
+"""Read `metrics.jsonl`, which contains everything that a run logged."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ RETURN = "charts/episodic_return"
 
 
 def read_lines(run: RunFolder) -> Iterator[dict[str, Any]]:
-    """The lines of metrics.jsonl, but for one that a running job is just writing or a kill has cut short."""
+    """Yield the lines of metrics.jsonl, without one that is being written or was cut short when the run was killed."""
     if not run.metrics_path.exists():
         return
     with open(run.metrics_path, "rb") as file:
@@ -24,5 +24,5 @@ def read_lines(run: RunFolder) -> Iterator[dict[str, Any]]:
 
 
 def logged_metrics(run: RunFolder) -> list[str]:
-    """What a run has logged, by name."""
+    """Return the names of the metrics that a run has logged."""
     return sorted({name for entry in read_lines(run) for name in entry if name not in ("step", "time")})

@@ -1,4 +1,4 @@
-"""How a run stands, read from its folder alone: what `runs`, `report`, `watch`, `compare` and a model card show."""
+"""The status of a run, read from its folder, as `runs`, `report`, `watch`, `compare` and model cards show it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from proxrl.runs.evaluations import current_evaluation, read_evaluations
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN, read_lines
 
-# Where a run's status does not tell its return, because an earlier version wrote it, the last lines of its metrics do.
+# If status.json has no return, because an earlier version wrote it, the return is the mean of so many last lines of the metrics.
 LAST_LINES = 20
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One run. Settings are as written in config.toml, so that a run of another version can be listed too."""
+    """The status of one run. Settings are as written in config.toml, so that runs of other versions can be listed too."""
 
     folder: RunFolder
     settings: Mapping[str, Any]
@@ -28,9 +28,8 @@ class Summary:
     mean_return: float | None  # of the last 100 training episodes
     best_return: float | None
     updated: datetime | None
-    evaluations: Mapping[
-        str, Any
-    ]  # by name of the checkpoint: step, seed, and the summaries of its deterministic and stochastic scores
+    # By name of the checkpoint: step, seed, and the summaries of its deterministic and stochastic scores.
+    evaluations: Mapping[str, Any]
 
     @property
     def env(self) -> str:
@@ -47,23 +46,23 @@ class Summary:
 
     @property
     def evaluated_score(self) -> float | None:
-        """The stochastic return of the latest checkpoint, where that was evaluated."""
+        """The stochastic return of the latest checkpoint, or None if it was not evaluated."""
         scores = current_evaluation(self.folder)
         return None if scores is None else float(scores["stochastic"]["mean"])
 
 
-def summarise(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = None) -> Summary:
-    """`lines` are those of its metrics, for who has read them already."""
+def summarize(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = None) -> Summary:
+    """Return the status of a run. `lines` are the lines of its metrics, if the caller has read them already."""
     status = folder.read_status()
     state = str(status.get("state", "new"))
     if state == "running" and not folder.is_locked():
-        state = "stopped"  # killed in a way that left no time to say so
+        state = "stopped"  # killed before it could write its status
     mean, best, step = (_number(status.get(name)) for name in ("mean_return", "best_return", "step"))
     if state == "running" or "mean_return" not in status:
-        told = list(read_lines(folder) if lines is None else lines)
-        returns = [float(entry[RETURN]) for entry in told if entry.get(RETURN) is not None]
-        if told:  # the status is written every few seconds, the metrics with every iteration
-            step = max(step or 0, told[-1]["step"])
+        entries = list(read_lines(folder) if lines is None else lines)
+        returns = [float(entry[RETURN]) for entry in entries if entry.get(RETURN) is not None]
+        if entries:  # the status is written every few seconds, the metrics in every iteration
+            step = max(step or 0, entries[-1]["step"])
         if returns and "mean_return" not in status:
             mean, best = float(np.mean(returns[-LAST_LINES:])), max(returns)
     planned = _number(status.get("planned_steps"))

@@ -1,5 +1,6 @@
-"""Settings by environment family. Each `.toml` file beside this one gives every value together with where it comes from, and in
-its table [search] what `proxrl tune` varies.
+"""Presets: settings for each family of environments.
+
+Each `.toml` file in this folder gives values with their sources, and in its table [search] what `proxrl tune` varies.
 """
 
 import tomllib
@@ -12,17 +13,20 @@ from proxrl.errors import ProxRLError
 
 
 class Setting(NamedTuple):
+    """A value of a preset and where it comes from."""
+
     value: Any
     source: str
 
 
 def preset_names() -> list[str]:
+    """Return the names of the presets that come with ProxRL."""
     folder = resources.files(__package__)
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def load_preset(name: str, env: str) -> dict[str, Setting]:
-    """The settings of a preset, by name or by the path of a file, with those for this very environment on top."""
+    """Return the settings of a preset, given its name or file; those for this environment override the common ones."""
     document = read_preset(name)
     settings = {}
     by_env = document.get("env", {})
@@ -38,7 +42,7 @@ def load_preset(name: str, env: str) -> dict[str, Setting]:
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """The document as it is written."""
+    """Return the content of a preset, given its name or file, as it is written."""
     if name in preset_names():
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     elif name.endswith(".toml"):
