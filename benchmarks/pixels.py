@@ -1,9 +1,9 @@
-"""What pixels cost: a learner's minibatch against the bare network, and the memory of a rollout of stacked frames.
+"""The cost of pixels: the time of a learner's minibatch against the bare network, and the memory of a rollout of stacked frames.
 
     python benchmarks/pixels.py
 
-The bare network is the same Nature CNN in the same layout, forward and backward on floats that are already there: what no learner
-can beat. Both are timed in turns, because machines are noisy; the median counts.
+The bare network is the same Nature CNN in the same layout, forward and backward on floats that are already in memory: a lower
+bound for any learner. Both are timed in turns, because machines are noisy, and the median is reported.
 """
 
 import statistics
@@ -21,6 +21,7 @@ ENV = "PongNoFrameskip-v4"
 
 
 def minibatch_times(rounds: int = 7) -> None:
+    """Print the time of a minibatch in the learner and in the bare network."""
     config = resolve(ENV, {"epochs": 1}).config
     with arithmetic(config):
         parts = build(config, ENV)
@@ -41,22 +42,23 @@ def minibatch_times(rounds: int = 7) -> None:
         learner()
         pairs = []
         for _ in range(rounds):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             learner()
             middle = time.perf_counter()
             for _ in range(config.num_minibatches):
                 bare()
-            pairs.append((middle - begin, time.perf_counter() - middle))
+            pairs.append((middle - start, time.perf_counter() - middle))
     parts.environments.close()
-    ours, theirs = (1000 * statistics.median(times) / config.num_minibatches for times in zip(*pairs, strict=True))
+    learner_ms, bare_ms = (1000 * statistics.median(times) / config.num_minibatches for times in zip(*pairs, strict=True))
     ratios = sorted(a / b for a, b in pairs)
     print(
-        f"minibatch of {config.minibatch_size}: learner {ours:.0f} ms, bare network {theirs:.0f} ms,"
+        f"minibatch of {config.minibatch_size}: learner {learner_ms:.0f} ms, bare network {bare_ms:.0f} ms,"
         f" ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
     )
 
 
 def rollout_memory(num_envs: int = 64, steps: int = 128) -> None:
+    """Print the memory of a rollout, next to that of its frames and that of its stacks."""
     config = resolve(ENV, {"num_envs": num_envs, "rollout_steps": steps}).config
     with arithmetic(config):
         parts = build(config, ENV)
@@ -67,11 +69,11 @@ def rollout_memory(num_envs: int = 64, steps: int = 128) -> None:
     stored = rollout.obs.frames.nbytes + rollout.obs.place.nbytes
     stacked = int(np.prod(rollout.obs.shape))
     parts.environments.close()
-    # Frames that look alike, as idle ones do, are stored as often as they are seen.
-    seen = (num_envs * (steps + 4)) * frames[0].nbytes
+    # Equal frames, as of an idle game, are stored as often as they are observed.
+    observed = (num_envs * (steps + 4)) * frames[0].nbytes
     print(
-        f"{num_envs} x {steps} rollout: {stored / 2**20:.0f} MiB stored, {seen / 2**20:.0f} MiB of frames seen"
-        f" (ratio {stored / seen:.2f}; {distinct / 2**20:.0f} MiB of them differ), {stacked / 2**20:.0f} MiB as stacks"
+        f"{num_envs} x {steps} rollout: {stored / 2**20:.0f} MiB stored, {observed / 2**20:.0f} MiB of frames observed"
+        f" (ratio {stored / observed:.2f}; {distinct / 2**20:.0f} MiB of them differ), {stacked / 2**20:.0f} MiB as stacks"
     )
 
 
