@@ -1,4 +1,4 @@
-"""Streams are addressed: no two consumers share one, and addresses mean the same forever."""
+"""Random streams are identified by addresses: no two consumers share one, and the numbers never change."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def test_seeds_0_and_1_share_no_episode_seed() -> None:
     assert not first & second
 
 
-def test_episodes_of_neighbouring_environments_have_different_seeds() -> None:
+def test_episodes_of_all_environments_have_different_seeds() -> None:
     seeds = [episode_seed(1, env, episode) for env in range(100) for episode in range(20)]
     assert len(set(seeds)) == len(seeds)
 
@@ -35,13 +35,13 @@ def test_streams_differ_by_every_part_of_the_address() -> None:
 
 def test_a_stream_does_not_depend_on_what_was_drawn_elsewhere() -> None:
     before = generator(3, Purpose.ROLLOUT, 2, 5).random(4)
-    np.random.seed(0)  # the global generator is what must not matter
+    np.random.seed(0)  # the global generator must have no effect
     generator(3, Purpose.ROLLOUT, 2, 4).random(100)
     assert np.array_equal(before, generator(3, Purpose.ROLLOUT, 2, 5).random(4))
 
 
-def test_the_scheme_of_addresses_is_fixed_forever() -> None:
-    # A change here would make every saved run resume into other episodes and other noise.
+def test_seeds_do_not_change_between_versions() -> None:
+    # With other numbers, saved runs would resume with other episodes and other noise.
     assert [int(purpose) for purpose in (Purpose.WEIGHTS, Purpose.EPISODE, Purpose.ROLLOUT, Purpose.EVALUATION)] == [0, 1, 2, 3]
     assert integer_seed(1, Purpose.WEIGHTS) == 820705584
     assert episode_seed(1, 0, 0) == 1466754944

@@ -1,4 +1,4 @@
-"""Three ways to play a game agree, options do what they say, and returns are those of whole games."""
+"""The three ways to run Atari games agree, options have their effect, and returns are those of whole games."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ class Played(NamedTuple):
     reward: list[float]
     terminated: list[int]  # steps after which an episode ended for the learner
     episodes: list[tuple[float, int]]  # whole games
-    obs: NDArray[np.uint8]  # what was acted on, and the last observation
+    obs: NDArray[np.uint8]  # those before each action, and the last one
 
 
 def play(vector: str, env: str, steps: int, seed: int = 0, **options: Any) -> Played:
-    """The same actions in the same game; dummy steps are not steps."""
+    """Play the same game with the same actions; dummy steps do not count as steps."""
     settings = {"noop_max": 1, **options}
     environments = make_environments(env, num_envs=1, vector=vector, atari=AtariOptions(**settings))
     obs = [environments.reset(1)[0].copy()]
@@ -51,7 +51,7 @@ def play(vector: str, env: str, steps: int, seed: int = 0, **options: Any) -> Pl
 @pytest.mark.parametrize(
     ("env", "steps"), [("PongNoFrameskip-v4", 1000), ("ALE/Breakout-v5", 400), ("SeaquestNoFrameskip-v4", 400)]
 )
-def test_three_ways_to_play_a_game_agree_frame_by_frame(env: str, steps: int) -> None:
+def test_all_pools_agree_frame_by_frame(env: str, steps: int) -> None:
     classic, native, pool = (play(vector, env, steps, episodic_life=False) for vector in POOLS)
     assert len(classic.episodes) >= 1
     for other in (native, pool):
@@ -59,7 +59,7 @@ def test_three_ways_to_play_a_game_agree_frame_by_frame(env: str, steps: int) ->
         assert other.terminated == classic.terminated
         assert other.episodes == classic.episodes
     assert np.array_equal(native.obs, classic.obs)
-    # EnvPool fills the first stack of a game with its first frame, the others with black; the newest frames are the same.
+    # EnvPool fills the first stack of a game with its first frame, the others with black frames; the newest frames are equal.
     assert np.array_equal(pool.obs[:, -1], classic.obs[:, -1])
 
 
@@ -84,12 +84,12 @@ def test_rewards_are_signs_and_returns_are_points(vector: str) -> None:
     points = play(vector, "SeaquestNoFrameskip-v4", 400, seed=1, sign_rewards=False)
     assert max(points.reward) == 20.0
     assert points.episodes == signs.episodes
-    begin = 0
+    start = 0
     for total, length in points.episodes:
-        # What a dummy step after a lost life brings counts for the game, though nothing is learnt from it.
-        assert sum(points.reward[begin : begin + length]) <= total
-        begin += length
-    assert sum(total for total, _ in points.episodes) > 5 * sum(signs.reward[:begin]) > 0
+        # Points of the dummy step after a lost life count for the game, although they are not learned from.
+        assert sum(points.reward[start : start + length]) <= total
+        start += length
+    assert sum(total for total, _ in points.episodes) > 5 * sum(signs.reward[:start]) > 0
 
 
 @pytest.mark.parametrize("vector", POOLS)
@@ -109,18 +109,18 @@ def test_shapes(vector: str, options: dict[str, Any], shape: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("vector", POOLS)
 def test_each_option_changes_the_game(vector: str) -> None:
-    usual = play(vector, "BreakoutNoFrameskip-v4", 150)
-    slower = play(vector, "BreakoutNoFrameskip-v4", 150, frame_skip=2)
-    assert slower.terminated != usual.terminated
+    default = play(vector, "BreakoutNoFrameskip-v4", 150)
+    less_skip = play(vector, "BreakoutNoFrameskip-v4", 150, frame_skip=2)
+    assert less_skip.terminated != default.terminated
     sticky = play(vector, "BreakoutNoFrameskip-v4", 150, sticky_actions=0.5)
-    assert not np.array_equal(sticky.obs, usual.obs)
-    idle = play(vector, "BreakoutNoFrameskip-v4", 150, fire_reset=False)
-    assert not np.array_equal(idle.obs[:20], usual.obs[:20])
+    assert not np.array_equal(sticky.obs, default.obs)
+    no_fire = play(vector, "BreakoutNoFrameskip-v4", 150, fire_reset=False)
+    assert not np.array_equal(no_fire.obs[:20], default.obs[:20])
     full = make_environments("BreakoutNoFrameskip-v4", vector=vector, atari=AtariOptions(full_action_space=True))
     assert full.action_space.n == 18  # type: ignore[attr-defined]
     full.close()
     if vector != "envpool":
-        # Of two frames the brighter pixels: never darker than the second alone.
+        # The maximum of two frames is never darker than the second frame.
         single = play(vector, "SeaquestNoFrameskip-v4", 40, max_pool=False, episodic_life=False)
         both = play(vector, "SeaquestNoFrameskip-v4", 40, episodic_life=False)
         assert (both.obs.astype(int) - single.obs >= -1).mean() > 0.999
@@ -128,7 +128,7 @@ def test_each_option_changes_the_game(vector: str) -> None:
 
 
 def truncated_lengths(vector: str, env: str, limit: int, steps: int, episodic_life: bool) -> list[int]:
-    """Lengths of the games that --max-episode-steps ended, with up to 30 idle frames before each and random actions."""
+    """Return the lengths of truncated games, with up to 30 no-op frames before each and random actions."""
     options = AtariOptions(max_episode_steps=limit, episodic_life=episodic_life)
     environments = make_environments(env, num_envs=4, vector=vector, atari=options)
     environments.reset(1)
@@ -143,13 +143,13 @@ def truncated_lengths(vector: str, env: str, limit: int, steps: int, episodic_li
 
 @pytest.mark.parametrize("env", ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4", "SeaquestNoFrameskip-v4"])
 @pytest.mark.parametrize("vector", POOLS)
-def test_the_time_limit_counts_agent_steps_and_not_the_frames_before_a_game(vector: str, env: str) -> None:
+def test_the_time_limit_counts_agent_steps_but_not_the_frames_before_a_game(vector: str, env: str) -> None:
     assert truncated_lengths(vector, env, limit=10, steps=44, episodic_life=True) == [10] * 16
     assert set(truncated_lengths(vector, env, limit=120, steps=250, episodic_life=False)) == {120}
 
 
 @pytest.mark.parametrize("vector", ["inprocess", "envpool"])
-def test_the_time_limit_does_not_count_what_follows_a_lost_life(vector: str) -> None:
+def test_the_time_limit_does_not_count_the_frames_after_a_lost_life(vector: str) -> None:
     assert set(truncated_lengths(vector, "SeaquestNoFrameskip-v4", limit=150, steps=320, episodic_life=True)) == {150}
 
 
@@ -197,7 +197,7 @@ def test_the_same_seed_gives_the_same_games() -> None:
         ("ALE/Pong-ram-v5", None),
     ],
 )
-def test_names_of_games(env: str, rom: str | None) -> None:
+def test_roms_of_environment_ids(env: str, rom: str | None) -> None:
     assert rom_of(env) == rom
     assert (find_family(env).name == "atari") == (rom is not None or env.startswith("ALE/"))
 
@@ -207,14 +207,14 @@ def test_options_and_settings_have_the_same_defaults() -> None:
     assert all(getattr(config, spec.name) == spec.default for spec in dataclasses.fields(AtariOptions))
 
 
-def test_the_fastest_pool_is_the_default() -> None:
+def test_ale_py_is_the_default() -> None:
     family = find_family("PongNoFrameskip-v4")
     assert choose_vector("PongNoFrameskip-v4", 8, family) == "native"
     config = resolve("Pong-v5", {}).config
     assert (config.vector, config.encoder, config.trunk, config.clip, config.num_envs) == ("native", "nature", "shared", 0.1, 8)
 
 
-def test_what_can_not_be_is_refused_in_one_line() -> None:
+def test_unsupported_options_raise_one_line_errors() -> None:
     with pytest.raises(ProxRLError, match="unknown environment 'PingNoFrameskip-v4'; did you mean PongNoFrameskip-v4"):
         check_env("PingNoFrameskip-v4")
     with pytest.raises(ProxRLError, match="--frame-skip is for Atari games, and CartPole-v1 is not one"):
@@ -229,8 +229,8 @@ def test_what_can_not_be_is_refused_in_one_line() -> None:
         make_environments("Pong-v5", vector="envpool", atari=AtariOptions(max_pool=False))
 
 
-def test_a_game_that_is_reset_in_the_middle_begins_anew() -> None:
-    """A reset that does not follow a lost life is a new game, as when an evaluation begins."""
+def test_a_reset_in_the_middle_of_a_game_begins_a_new_game() -> None:
+    """A reset that does not follow a lost life begins a new game, as at the start of an evaluation."""
     game = ClassicAtari("breakout", AtariOptions(noop_max=0))
     first, _ = game.reset(seed=1)
     for _ in range(30):
@@ -244,7 +244,7 @@ def test_a_game_that_is_reset_in_the_middle_begins_anew() -> None:
 
 
 @pytest.mark.parametrize("vector", POOLS)
-def test_training_goes_through_frames_stored_once(vector: str, tmp_path: Any) -> None:
+def test_training_works_with_every_pool(vector: str, tmp_path: Any) -> None:
     settings: dict[str, Any] = {"num_envs": 2, "rollout_steps": 16, "num_minibatches": 2, "epochs": 1, "total_steps": 64}
     result = proxrl.train("Breakout-v5", vector=vector, runs_dir=tmp_path, quiet=True, tensorboard=False, **settings)
     assert result.finished

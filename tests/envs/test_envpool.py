@@ -1,4 +1,4 @@
-"""EnvPool's semantics as ProxRL relies on them, on the real thing."""
+"""The behavior of EnvPool that ProxRL relies on, tested with EnvPool itself."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def run(pool: EnvPoolEnvs, steps: int, seed: int = 0) -> list[Step]:
     ("task", "limit"),
     [("CartPole-v1", 15), ("Pendulum-v1", 12), ("HalfCheetah-v5", 9), ("CheetahRun-v1", 9), ("LunarLander-v3", 75)],
 )
-def test_exactly_the_step_after_an_ending_is_a_dummy(task: str, limit: int) -> None:
+def test_exactly_the_step_after_the_end_of_an_episode_is_a_dummy_step(task: str, limit: int) -> None:
     pool = EnvPoolEnvs(task, 3, max_episode_steps=limit)
     ended, length, total = np.zeros(3, np.bool_), np.zeros(3, np.int64), np.zeros(3)
     finished = 0
@@ -53,7 +53,7 @@ def test_exactly_the_step_after_an_ending_is_a_dummy(task: str, limit: int) -> N
     assert pool.episode_counts.sum() == 3 + finished - ended.sum()
 
 
-def test_the_observation_of_an_ending_is_the_last_one_of_its_episode() -> None:
+def test_the_last_step_returns_the_last_observation_of_its_episode() -> None:
     for step in run(EnvPoolEnvs("CartPole-v1", 4), 200):
         fallen = (np.abs(step.obs[:, 0]) > 2.4) | (np.abs(step.obs[:, 2]) > 12 * np.pi / 180)
         np.testing.assert_array_equal(fallen, step.terminated)
@@ -76,8 +76,8 @@ def test_the_action_of_a_dummy_step_is_ignored(task: str) -> None:
         valid = ~(ours.terminated | ours.truncated)
 
 
-def test_a_fall_on_the_very_last_step_is_reported_as_truncated() -> None:
-    """A limit of EnvPool that the documentation tells; when this fails, EnvPool has learnt to tell them apart."""
+def test_a_termination_on_the_last_step_is_reported_as_truncated() -> None:
+    """docs/environments.md describes this limitation of EnvPool; if this test fails, EnvPool has changed."""
     pool = EnvPoolEnvs("CartPole-v1", 1)
     pool.reset(3)
     length = next(t for t in range(1, 99) if pool.step(np.ones(1, np.int64)).terminated[0])
@@ -88,7 +88,7 @@ def test_a_fall_on_the_very_last_step_is_reported_as_truncated() -> None:
     assert (step.terminated[0], step.truncated[0]) == (False, True)
 
 
-def test_seeds_are_per_environment_and_go_on_by_episode_counts() -> None:
+def test_seeds_depend_on_the_environment_and_the_episode_count() -> None:
     pool, upper = EnvPoolEnvs("CartPole-v1", 4), EnvPoolEnvs("CartPole-v1", 2, first_env=2)
     first = pool.reset(0).copy()
     np.testing.assert_array_equal(pool.reset(0), first)
@@ -108,15 +108,15 @@ def test_dm_control_names_and_flat_observations() -> None:
     pool = EnvPoolEnvs("dm_control/cheetah-run-v0", 2)
     assert pool.observation_space.shape == (17,)
     obs = pool.reset(0)
-    given, _ = pool._pool.reset()
+    raw, _ = pool._pool.reset()
     np.testing.assert_array_equal(
-        pool._stored(given), np.concatenate([given["position"], given["velocity"]], axis=1).astype(np.float32)
+        pool._stored(raw), np.concatenate([raw["position"], raw["velocity"]], axis=1).astype(np.float32)
     )
     assert obs.shape == (2, 17)
     assert obs.dtype == np.float32
 
 
-def test_every_dm_control_task_flattens() -> None:
+def test_every_dm_control_task_has_flat_observations() -> None:
     tasks = [task for task in envpool.task_packages() if envpool.is_dm_control(task)]
     assert len(tasks) > 40
     for task in tasks:
@@ -125,13 +125,13 @@ def test_every_dm_control_task_flattens() -> None:
         assert space.shape[0] > 0
 
 
-def test_bounds_that_envpool_does_not_know_are_open() -> None:
+def test_bounds_that_envpool_does_not_know_are_infinite() -> None:
     space = EnvPoolEnvs("LunarLander-v3", 1).observation_space
     assert np.isneginf(space.low).all()
     assert np.isposinf(space.high).all()
 
 
-def test_bad_tasks_and_arguments_are_one_line() -> None:
+def test_wrong_tasks_and_arguments_raise_one_line_errors() -> None:
     with pytest.raises(ProxRLError, match="EnvPool has no task Nope-v1; use --vector inprocess"):
         EnvPoolEnvs("Nope-v1", 1)
     with pytest.raises(ProxRLError, match=r"EnvPool can't make CartPole-v1: .*; check --env-kwargs wheels=3") as caught:
@@ -139,13 +139,13 @@ def test_bad_tasks_and_arguments_are_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_missing_envpool_tells_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_envpool_has_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ProxRLError, match=r"pip install 'proxrl\[envpool\]'"):
         EnvPoolEnvs("CartPole-v1", 1)
 
 
-def test_a_run_prints_nothing() -> None:
+def test_making_and_stepping_prints_nothing() -> None:
     code = (
         "import numpy as np; from proxrl.envs.envpool import EnvPoolEnvs\n"
         "for task in ('CartPole-v1', 'Pendulum-v1', 'HalfCheetah-v4', 'CheetahRun-v1', 'LunarLander-v3'):\n"

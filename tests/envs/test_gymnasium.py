@@ -22,7 +22,7 @@ def counters(*endings: tuple[int, int]) -> InProcessEnvs:
     return InProcessEnvs([partial(Counter, terminate, truncate) for terminate, truncate in endings])
 
 
-def test_endings_stay_apart_and_terminated_wins() -> None:
+def test_terminated_and_truncated_are_separate_and_terminated_wins() -> None:
     pool = counters((2, 0), (0, 2), (2, 2), (0, 0))
     pool.reset(0)
     first = pool.step(np.zeros(4, np.int64))
@@ -37,7 +37,7 @@ def test_endings_stay_apart_and_terminated_wins() -> None:
     assert not third.truncated.any()
 
 
-def test_final_obs_is_the_true_last_one_and_obs_begins_the_next_episode() -> None:
+def test_final_obs_is_the_last_observation_and_obs_begins_the_next_episode() -> None:
     pool = counters((0, 0), (2, 0), (0, 0), (0, 2))
     starts = pool.reset(0)[:, 0].copy()
     pool.step(np.zeros(4, np.int64))
@@ -50,7 +50,7 @@ def test_final_obs_is_the_true_last_one_and_obs_begins_the_next_episode() -> Non
     assert step.obs[1, 0] != starts[1]
 
 
-def test_returns_and_lengths_count_time_outs_and_do_not_carry_over() -> None:
+def test_returns_and_lengths_are_counted_per_episode_for_both_kinds_of_ends() -> None:
     pool = counters((0, 2), (3, 0))
     pool.reset(0)
     episodes = [pool.step(np.zeros(2, np.int64)).episodes for _ in range(6)]
@@ -75,19 +75,18 @@ def native(makers: list[partial[gymnasium.Env]]) -> NativeVectorEnvs:
 @pytest.mark.parametrize("pool_class", [InProcessEnvs, partial(WorkerEnvs, num_workers=1), native])
 @pytest.mark.parametrize("reward_type", [float, np.float64, np.float32])
 def test_returns_are_summed_in_double_precision(pool_class: Any, reward_type: type) -> None:
-    """A sum of 3,000 rewards in float32 is off by 3e-3; one of doubles rounded to float32 first, by 4e-6."""
+    """Summing 3,000 rewards of 0.1 in float32 has an error of 9e-3; rounding doubles to float32 first, of 4e-6."""
     pool = pool_class([partial(Tenths, reward_type, 3_000)])
     pool.reset(0)
     for _ in range(3_000):
         step = pool.step(np.zeros(1, np.int64))
     pool.close()
     (episode,) = step.episodes
-    # SyncVectorEnv itself has an array of float64 for rewards.
     assert episode.total_reward == pytest.approx(3_000 * float(reward_type(0.1)), rel=1e-11)
     assert type(episode.total_reward) is float
 
 
-def test_nested_observations_keep_their_types() -> None:
+def test_nested_observations_keep_their_dtypes() -> None:
     pool = InProcessEnvs([partial(Nested, 2)] * 3)
     pool.reset(0)
     action = np.full((3, 3), 0.5, np.float32)
@@ -101,7 +100,7 @@ def test_nested_observations_keep_their_types() -> None:
     assert step.obs["pair"][0].tolist() == [0, 0, 0]
 
 
-def test_going_on_by_episode_counts_meets_the_same_episode() -> None:
+def test_episode_counts_continue_with_the_same_episodes() -> None:
     pool = counters((3, 0), (2, 0))
     pool.reset(7)
     for _ in range(6):
@@ -113,7 +112,7 @@ def test_going_on_by_episode_counts_meets_the_same_episode() -> None:
     assert resumed.episode_counts.tolist() == [3, 4]
 
 
-def test_no_two_environments_seeds_or_ranks_share_an_episode() -> None:
+def test_environments_seeds_and_ranks_have_no_episode_in_common() -> None:
     seeds = [episode_seed(seed, env, episode) for seed in (0, 1) for env in range(16) for episode in range(20)]
     assert len(set(seeds)) == len(seeds)
     makers = [partial(Counter, 5)] * 4
@@ -122,7 +121,7 @@ def test_no_two_environments_seeds_or_ranks_share_an_episode() -> None:
     assert len(set(one.reset(0)[:, 0].tolist()) | set(one.reset(1)[:, 0].tolist())) == 8
 
 
-def test_a_failing_environment_is_named_in_one_line() -> None:
+def test_a_one_line_error_names_the_environment_that_failed() -> None:
     pool = InProcessEnvs([partial(Counter), partial(Failing, "raise")], first_env=4)
     pool.reset(0)
     for _ in range(2):
@@ -134,7 +133,7 @@ def test_a_failing_environment_is_named_in_one_line() -> None:
         InProcessEnvs([WrongShape]).reset(0)
 
 
-def test_make_env_takes_ids_callables_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_env_accepts_ids_callables_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_env("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps == 7
     assert isinstance(make_env(Counter, {"terminate_at": 2}), Counter)
     assert isinstance(make_env("sample_envs:Counter"), Counter)
@@ -160,13 +159,13 @@ def test_make_env_takes_ids_callables_and_modules(tmp_path: Path, monkeypatch: p
         ("sample_envs:number", None, "module 'sample_envs' has no callable 'number'"),
     ],
 )
-def test_make_env_says_in_one_line_what_is_wrong(env: object, kwargs: dict[str, int] | None, words: str) -> None:
+def test_make_env_raises_one_line_errors(env: object, kwargs: dict[str, int] | None, words: str) -> None:
     with pytest.raises(ProxRLError, match=words) as caught:
         make_env(env, kwargs)
     assert "\n" not in str(caught.value)
 
 
-def test_making_a_mujoco_task_is_silent_and_leaves_no_file(
+def test_making_a_mujoco_task_prints_nothing_and_writes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -188,8 +187,8 @@ def test_vectorized_class_marks_exactly_the_dummy_steps() -> None:
         np.testing.assert_array_equal(step.valid, ~before)
         assert not (step.terminated & step.truncated).any()
         fallen = (np.abs(step.obs[:, 0]) > 2.4) | (np.abs(step.obs[:, 2]) > 12 * np.pi / 180)
-        np.testing.assert_array_equal(fallen, step.terminated)  # the last observation is that of the fall, not of the reset
-        assert (np.abs(step.obs[before]) <= 0.05).all()  # and the dummy step brings that of the reset
+        np.testing.assert_array_equal(fallen, step.terminated)  # the last observation is from before the reset
+        assert (np.abs(step.obs[before]) <= 0.05).all()  # and the dummy step returns that of the reset
         assert (step.reward[before] == 0).all()
         length += step.valid
         ended = step.terminated | step.truncated
@@ -229,12 +228,12 @@ def test_vectorized_class_that_resets_in_the_same_step(maker: partial[gymnasium.
     np.testing.assert_array_equal(native.episode_counts, loop.episode_counts)
 
 
-def test_vectorized_class_without_autoreset_is_refused() -> None:
+def test_vectorized_class_without_autoreset_is_an_error() -> None:
     with pytest.raises(ProxRLError, match="use --vector inprocess"):
         NativeVectorEnvs(SyncVectorEnv([Counter], autoreset_mode=AutoresetMode.DISABLED))
 
 
-def test_parts_of_nested_actions_are_what_sample_gives() -> None:
+def test_parts_of_nested_actions_have_the_types_of_sample() -> None:
     environments = make_environments("odd_envs:PickyAction", num_envs=2)
     environments.reset(1)
     environments.step({"move": np.array([0, 1]), "turn": (np.array([-1, 1]),)})

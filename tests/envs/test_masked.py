@@ -1,4 +1,4 @@
-"""Masks from the environment to the action: found, checked, obeyed in training, evaluation and by hand, and worth having."""
+"""Action masks end to end: found in environments, checked, respected in training, evaluation and by agents, and useful."""
 
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ TRAINING: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def first_is_even() -> None:
-    """Environments count themselves, to know which one is to fail."""
+def reset_count_of_environments() -> None:
+    """Doors count their instances to decide which of them is faulty."""
     Doors.made = 0
 
 
@@ -54,13 +54,13 @@ def first_is_even() -> None:
         ({"key": MASK}, MASK, Masked(SEEN, 8)),
         ({"key": MASK}, "off", spaces.Dict({"seen.0": SEEN, MASK: spaces.MultiBinary(8)})),
         ({"key": "legal"}, "legal", Masked(SEEN, 8)),
-        # Nothing says that it is a mask.
+        # The key does not show that it is a mask.
         ({"key": "legal"}, "auto", spaces.Dict({"seen.0": SEEN, "legal": spaces.MultiBinary(8)})),
-        # One entry stands for itself; several stay a Dict.
+        # A single other entry becomes the observation; several stay a Dict.
         ({"key": "legal", "others": 2}, "legal", Masked(spaces.Dict({"seen.0": SEEN, "seen.1": SEEN}), 8)),
     ],
 )
-def test_the_observation_space_has_the_mask_beside_what_is_observed(
+def test_the_observation_space_has_the_mask_and_the_observation(
     kwargs: dict[str, Any], source: str, expected: gymnasium.Space
 ) -> None:
     pool = make_environments(Doors, kwargs, 2, action_mask=source)
@@ -75,7 +75,7 @@ def test_the_observation_space_has_the_mask_beside_what_is_observed(
     pool.close()
 
 
-def test_what_can_not_be_masked_is_told_in_one_line() -> None:
+def test_unsupported_masks_raise_one_line_errors() -> None:
     for env, source, words in [
         (Doors, "legal", "--action-mask legal: the observation space has no such key; it is Box"),
         (Continuous, "info", "--action-mask info: the action space .* has no choices to mask; leave it out"),
@@ -95,14 +95,14 @@ def test_what_can_not_be_masked_is_told_in_one_line() -> None:
 
 
 def sampled(space: gymnasium.Space, allowed: Any) -> Any:
-    """An allowed door."""
+    """Return an allowed door."""
     return np.flatnonzero(allowed)[int(space.np_random.integers(allowed.sum()))] + 3
 
 
 @pytest.mark.parametrize("vector", ["inprocess", "workers"])
 @pytest.mark.parametrize(("key", "last"), [("", "missing"), ("", "empty"), ("legal", "missing"), ("legal", "given")])
-def test_bits_are_those_of_the_environment(key: str, last: str, vector: str) -> None:
-    """Step by step beside an environment of our own with the same seeds, over two ends of episodes."""
+def test_masks_are_those_of_the_environment(key: str, last: str, vector: str) -> None:
+    """Compare with environments in this process with the same seeds, over two ends of episodes."""
     source = key or "info"
     pool = make_environments(Doors, {"key": key, "last": last}, 2, vector, num_workers=1, action_mask=source)
     reference = make_environments(Doors, {"key": key}, 2, "inprocess", action_mask=source)
@@ -111,20 +111,20 @@ def test_bits_are_those_of_the_environment(key: str, last: str, vector: str) -> 
         space = spaces.Discrete(8, seed=0)
         ends = 0
         for _ in range(2 * STEPS + 3):
-            own = np.stack([env.unwrapped.open for env in reference._envs])  # type: ignore[attr-defined]
+            open_doors = np.stack([env.unwrapped.open for env in reference._envs])  # type: ignore[attr-defined]
             bits = obs[MASK].copy()
             assert bits.sum(1).tolist() == [3, 3]
-            assert (np.take_along_axis(bits, own, 1) == 1).all()
+            assert (np.take_along_axis(bits, open_doors, 1) == 1).all()
             np.testing.assert_array_equal(obs["observation"], expected["observation"])
             actions = np.array([sampled(space, row) for row in bits])  # forbidden ones would raise
-            step, wanted = pool.step(actions), reference.step(actions)
-            np.testing.assert_array_equal(step.reward, wanted.reward)
+            step, expected_step = pool.step(actions), reference.step(actions)
+            np.testing.assert_array_equal(step.reward, expected_step.reward)
             if step.final_obs is not None:
                 ends += 1
-                # Nobody acts there, so whatever the environment says, everything is allowed.
+                # No action follows, so everything is allowed, whatever mask the environment gave.
                 assert step.final_obs[MASK].tolist() == [[1] * 8] * 2
                 assert step.final_obs["observation"].tolist() == [[1.0]] * 2
-            obs, expected = step.obs, wanted.obs
+            obs, expected = step.obs, expected_step.obs
         assert ends == 2
     finally:
         pool.close()
@@ -132,8 +132,8 @@ def test_bits_are_those_of_the_environment(key: str, last: str, vector: str) -> 
 
 
 @pytest.mark.parametrize("vector", ["inprocess", "workers"])
-def test_masks_in_gymnasiums_form_and_actions_of_the_spaces_own_types(vector: str) -> None:
-    """A Panel raises at an action that is no element of its space, to the types of its numbers."""
+def test_masks_in_the_form_of_gymnasium_and_actions_with_the_dtypes_of_the_space(vector: str) -> None:
+    """Panel raises an error for actions that are not in its space, including their dtypes."""
     pool = make_environments(Panel, None, 2, vector, num_workers=1)
     twin = make_environments(Panel, None, 2, "inprocess")
     try:
@@ -169,9 +169,7 @@ def test_masks_in_gymnasiums_form_and_actions_of_the_spaces_own_types(vector: st
         ("legal", "empty", "the action mask of environment 1 allows no action"),
     ],
 )
-def test_a_mask_that_fails_in_the_middle_names_the_environment(
-    key: str, fault: str, words: str, vector: str, tmp_path: Path
-) -> None:
+def test_the_error_for_a_wrong_mask_names_the_environment(key: str, fault: str, words: str, vector: str, tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match=f"^{words}") as caught:
         proxrl.train(
             "mask_envs:Doors",
@@ -185,13 +183,13 @@ def test_a_mask_that_fails_in_the_middle_names_the_environment(
     assert "\n" not in str(caught.value)
 
 
-# --- obeyed ---------------------------------------------------------------------------------------------------------------
+# --- respected ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compute", ["autograd", "numpy"])
 @pytest.mark.parametrize("key", ["", MASK, "legal"])
-def test_training_evaluation_and_the_agent_never_take_what_is_forbidden(key: str, compute: str, tmp_path: Path) -> None:
-    """Doors raise at a closed one, so finishing is the proof; that they do is the next test."""
+def test_training_evaluation_and_agents_never_choose_forbidden_actions(key: str, compute: str, tmp_path: Path) -> None:
+    """Doors raises an error for a forbidden action, as the next test shows, so it is enough that runs finish."""
     source = key if key == "legal" else "auto"
     settings = {"env_kwargs": {"key": key, "last": "empty"}, "action_mask": source, "compute": compute}
     result = proxrl.train("mask_envs:Doors", runs_dir=tmp_path, **settings, **TRAINING)
@@ -202,23 +200,23 @@ def test_training_evaluation_and_the_agent_never_take_what_is_forbidden(key: str
     assert isinstance(agent.observation_space, Masked)
     env = Doors(key)
     for deterministic in (True, False):
-        taken = set()
+        chosen = set()
         for episode in range(12):
             obs, info = env.reset(seed=episode)
             for _ in range(STEPS):
                 action = agent.act(obs, deterministic, mask=info.get(MASK))
                 assert env.action_space.contains(action)
-                taken.add(int(action))
+                chosen.add(int(action))
                 obs, _, _, _, info = env.step(action)
-        assert len(taken) >= 5  # masks leave three of eight, so that a policy that obeys them takes many
+        assert len(chosen) >= 5  # with three of eight allowed at random, many have to be chosen
 
 
-def test_doors_raise_where_masks_are_off(tmp_path: Path) -> None:
+def test_doors_raise_an_error_without_masks(tmp_path: Path) -> None:
     with pytest.raises(ProxRLError, match=r"^environment \d failed in step: ValueError: door \d is closed$"):
         proxrl.train("mask_envs:Doors", action_mask="off", runs_dir=tmp_path, **TRAINING)
 
 
-def test_every_kind_of_choice_is_obeyed_at_once(tmp_path: Path) -> None:
+def test_masks_of_every_kind_of_action_are_respected(tmp_path: Path) -> None:
     result = proxrl.train("mask_envs:Panel", runs_dir=tmp_path, **TRAINING)
     assert (result.step, result.finished) == (2048, True)
     for scores in proxrl.evaluate(result.path, episodes=6).values():
@@ -226,11 +224,11 @@ def test_every_kind_of_choice_is_obeyed_at_once(tmp_path: Path) -> None:
     agent, env = proxrl.load(result.path), Panel()
     for deterministic in (True, False):
         obs, info = env.reset(seed=0)
-        for _ in range(3 * STEPS):  # time is up after a third, but it goes on
+        for _ in range(3 * STEPS):  # the time limit is after a third, but the environment continues
             obs, _, _, _, info = env.step(agent.act(obs, deterministic, mask=info[MASK]))
 
 
-def test_an_agent_takes_batches_of_masks_and_says_what_it_misses(tmp_path: Path) -> None:
+def test_an_agent_accepts_batches_of_masks_and_raises_errors_for_wrong_ones(tmp_path: Path) -> None:
     result = proxrl.train("mask_envs:Doors", runs_dir=tmp_path, **{**TRAINING, "total_steps": 256})
     agent = proxrl.load(result.path)
     obs = np.zeros((8, 1), np.float32)
@@ -252,7 +250,7 @@ def test_an_agent_takes_batches_of_masks_and_says_what_it_misses(tmp_path: Path)
 
 
 @pytest.mark.parametrize("env", ["Doors", "Panel"])
-def test_workers_and_this_process_train_the_same_weights(env: str, tmp_path: Path) -> None:
+def test_workers_and_this_process_learn_the_same_weights(env: str, tmp_path: Path) -> None:
     weights = []
     for vector in ("inprocess", "workers"):
         settings = {**TRAINING, "vector": vector, "num_workers": 2, "total_steps": 1024}
@@ -264,16 +262,16 @@ def test_workers_and_this_process_train_the_same_weights(env: str, tmp_path: Pat
         assert torch.equal(tensor, weights[1][name]), name
 
 
-# --- worth having ---------------------------------------------------------------------------------------------------------
+# --- useful ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_only_the_mask_tells_is_learnt(seed: int, tmp_path: Path) -> None:
-    """The largest open door is worth 1 in each of ten steps, and nothing but the mask tells which are open.
+def test_masks_allow_returns_that_are_impossible_without_them(seed: int, tmp_path: Path) -> None:
+    """Choosing the largest open door has reward 1 in each of ten steps, and only the mask says which are open.
 
-    Who always takes the largest open one gets 10, which a policy with masks can, since it need but rank the doors; a random one
-    with masks gets 3.3. Without masks the best is the last door, open in three of eight steps: 3.75. Over seeds 1 to 4 the last
-    100 episodes had 9.69 to 9.82 with masks, and 10 in evaluation, but 3.50 to 3.86 without.
+    Always choosing the largest open door has return 10. A policy with masks can learn it by ranking the doors; a random policy
+    with masks has 3.3. Without masks the best policy always chooses the last door, which is open in three of eight steps: 3.75.
+    With seeds 1 to 4 the last 100 episodes had returns of 9.69 to 9.82 with masks (10 in evaluation) and 3.50 to 3.86 without.
     """
     learning = {**TRAINING, "total_steps": 12_288, "learning_rate": 5e-3, "seed": seed, "env_kwargs": {"strict": False}}
     result = proxrl.train("mask_envs:Doors", runs_dir=tmp_path / "masked", **learning)
@@ -286,7 +284,7 @@ def test_what_only_the_mask_tells_is_learnt(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
 def test_learning_uses_the_masks_of_acting(compute: str) -> None:
-    """Of every row of a minibatch: its own mask, so that before the first step all ratios are 1 (trap 12)."""
+    """Every row of a minibatch has its mask, so that all ratios are 1 before the first update (trap 12)."""
     config = Config(num_envs=2, rollout_steps=64, num_minibatches=2, hidden_sizes=(8,), compute=compute)
     parts = assemble(config, make_environments(Doors, num_envs=2))
     parts.parameters.values += 0.5 * torch.randn(parts.parameters.values.shape, generator=torch.Generator().manual_seed(0))
@@ -298,5 +296,5 @@ def test_learning_uses_the_masks_of_acting(compute: str) -> None:
     for minibatch in Minibatches(config, parts.compute, Solo(), 0).draw(batch, streams, 1):
         log_prob = parts.compute.forward(minibatch).log_prob
         assert np.allclose(log_prob, minibatch.log_prob, atol=1e-5)
-        # Three doors of eight are open: chances of one in three, not one in eight, are the rule.
+        # Three of eight doors are open: the mean probability is about 1/3 instead of 1/8.
         assert np.exp(np.asarray(log_prob)).mean() > 0.3

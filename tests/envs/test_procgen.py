@@ -1,4 +1,4 @@
-"""Procgen through EnvPool: names, levels, and the command that helps where Qt is missing."""
+"""Procgen by EnvPool: names, levels, and the error for a missing Qt."""
 
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ def qt() -> None:
         pytest.skip(str(error))
 
 
-def test_the_preset_is_that_of_procgen() -> None:
+def test_procgen_games_use_the_procgen_preset() -> None:
     assert find_family("StarpilotHard-v0").name == "procgen"
     config = resolve("StarpilotHard-v0", {}).config
     assert (config.encoder, config.gamma, config.normalize_rewards, config.vector) == ("impala", 0.999, True, "envpool")
 
 
-def test_a_missing_qt_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_qt_has_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any, **__: Any) -> Any:
         raise ImportError("EnvPool Procgen requires the system Qt 5 runtime on Linux.")
 
@@ -39,22 +39,22 @@ def test_a_missing_qt_is_told_with_the_command_that_installs_it(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("qt")
-def test_levels_are_those_asked_for() -> None:
-    def seen(**kwargs: int) -> set[bytes]:
+def test_levels_follow_env_kwargs() -> None:
+    def first_frames(**kwargs: int) -> set[bytes]:
         environments = make_environments("CoinrunEasy-v0", kwargs, num_envs=16)
-        first = environments.reset(1)
-        assert first.shape == (16, 3, 64, 64)
+        obs = environments.reset(1)
+        assert obs.shape == (16, 3, 64, 64)
         environments.close()
-        return {row.tobytes() for row in first}
+        return {row.tobytes() for row in obs}
 
-    assert len(seen(num_levels=1, start_level=7)) == 1
-    assert seen(num_levels=1, start_level=7) != seen(num_levels=1, start_level=8)
-    assert len(seen(num_levels=0)) > 8
+    assert len(first_frames(num_levels=1, start_level=7)) == 1
+    assert first_frames(num_levels=1, start_level=7) != first_frames(num_levels=1, start_level=8)
+    assert len(first_frames(num_levels=0)) > 8
 
 
 @pytest.mark.usefixtures("qt")
 @pytest.mark.timeout(300)
-def test_training_reads_pictures_and_plays(tmp_path: Path) -> None:
+def test_training_and_acting(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"num_envs": 4, "rollout_steps": 16, "num_minibatches": 2, "epochs": 1, "total_steps": 128}
     result = proxrl.train("BigfishEasy-v0", runs_dir=tmp_path, quiet=True, tensorboard=False, **settings)
     assert result.finished

@@ -1,4 +1,4 @@
-"""Families, advice for what can't run, and the choice of where environments run."""
+"""Families of environments, errors for those that can't run, and the choice of where they run."""
 
 import importlib.util
 import subprocess
@@ -17,7 +17,7 @@ from proxrl.envs.workers import WorkerEnvs
 from proxrl.errors import ProxRLError
 from sample_envs import Counter
 
-# Gymnasium 1.1 calls it v3, later ones v4.
+# v3 in Gymnasium 1.1, v4 in later versions.
 TAXI = max(name for name in gymnasium.registry if name.startswith("Taxi-"))
 
 
@@ -54,7 +54,7 @@ def test_family(env: Any, name: str) -> None:
     assert check_env(env).name == name
 
 
-def test_every_family_and_every_example_is_sound() -> None:
+def test_families_have_unique_names_and_valid_examples() -> None:
     assert len({family.name for family in families()}) == len(families())
     for family in families():
         for example in family.examples:
@@ -72,18 +72,18 @@ def test_every_family_and_every_example_is_sound() -> None:
         ("dm_control/cheetah-rum-v0", "CheetahRun-v1"),
     ],
 )
-def test_unknown_ids_get_suggestions(env: str, nearest: str) -> None:
+def test_the_error_for_unknown_ids_has_suggestions(env: str, nearest: str) -> None:
     with pytest.raises(ProxRLError, match=f"unknown environment '{env}'; did you mean {nearest}") as caught:
         check_env(env)
     assert "HalfCheetah-v3" not in str(caught.value)
 
 
-def test_nothing_near_points_to_the_list() -> None:
+def test_the_error_without_suggestions_names_the_command_for_examples() -> None:
     with pytest.raises(ProxRLError, match="unknown environment 'qqqq'; proxrl envs lists examples"):
         check_env("qqqq")
 
 
-def test_retired_versions_name_those_that_run() -> None:
+def test_the_error_for_retired_versions_names_supported_ones() -> None:
     with pytest.raises(ProxRLError, match="use HalfCheetah-v4 or HalfCheetah-v5"):
         check_env("HalfCheetah-v3")
 
@@ -97,7 +97,7 @@ def test_retired_versions_name_those_that_run() -> None:
         ("dm_control/cheetah-run-v0", "envpool", "dm_control"),
     ],
 )
-def test_a_missing_extra_tells_the_pip_line(monkeypatch: pytest.MonkeyPatch, env: str, module: str, extra: str) -> None:
+def test_a_missing_extra_error_has_the_pip_command(monkeypatch: pytest.MonkeyPatch, env: str, module: str, extra: str) -> None:
     without(monkeypatch, module)
     assert not find_family(env).installed
     with pytest.raises(ProxRLError) as caught:
@@ -127,11 +127,11 @@ def test_a_missing_extra_tells_the_pip_line(monkeypatch: pytest.MonkeyPatch, env
         (Counter, 64, "inprocess"),
     ],
 )
-def test_choice(env: Any, num_envs: int, vector: str) -> None:
+def test_choose_vector(env: Any, num_envs: int, vector: str) -> None:
     assert choose_vector(env, num_envs, find_family(env)) == vector
 
 
-def test_choice_depends_on_what_is_installed_and_on_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose_vector_depends_on_installed_packages_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     mujoco = find_family("HalfCheetah-v5")
     assert choose_vector("HalfCheetah-v5", 8, mujoco, {"forward_reward_weight": 2}) == "inprocess"
     without(monkeypatch, "envpool")
@@ -155,7 +155,7 @@ def test_choice_depends_on_what_is_installed_and_on_arguments(monkeypatch: pytes
         ("sample_envs:Nested", 2),
     ],
 )
-def test_every_family_steps(env: str, num_envs: int) -> None:
+def test_environments_of_every_family_can_be_stepped(env: str, num_envs: int) -> None:
     pool = make_environments(env, {}, num_envs)
     pool.reset(0)
     pool.action_space.seed(0)
@@ -172,10 +172,10 @@ def test_every_family_steps(env: str, num_envs: int) -> None:
     pool.close()
 
 
-def test_a_forced_choice_is_obeyed() -> None:
+def test_vector_overrides_the_choice() -> None:
     for vector, kind in (("inprocess", InProcessEnvs), ("native", NativeVectorEnvs), ("envpool", EnvPoolEnvs)):
         assert type(make_environments("CartPole-v1", {}, 2, vector)) is kind
-    gymnasium.register("RegisteredHere-v0", entry_point=Counter, max_episode_steps=3)  # which no worker process knows
+    gymnasium.register("RegisteredHere-v0", entry_point=Counter, max_episode_steps=3)  # in this process only
     try:
         pool = make_environments("RegisteredHere-v0", {}, 2, "workers", num_workers=1)
     finally:
@@ -197,13 +197,13 @@ def test_a_forced_choice_is_obeyed() -> None:
         ("CartPole-v1", "gpu", "must be one of auto, inprocess, native, workers, envpool"),
     ],
 )
-def test_a_forced_choice_that_can_not_be_is_one_line(env: Any, vector: str, words: str) -> None:
+def test_a_vector_that_is_not_possible_raises_a_one_line_error(env: Any, vector: str, words: str) -> None:
     with pytest.raises(ProxRLError, match=words) as caught:
         make_environments(env, {}, 2, vector)
     assert "\n" not in str(caught.value)
 
 
-def test_asking_about_cartpole_imports_nothing_heavy() -> None:
+def test_checking_cartpole_imports_no_optional_package() -> None:
     code = (
         "import sys; from proxrl.envs.registry import check_env, choose_vector, families\n"
         "[family.installed for family in families()]; choose_vector('CartPole-v1', 8, check_env('CartPole-v1'))\n"

@@ -1,4 +1,4 @@
-"""Worker processes: the same numbers as the loop in this process, and a clean end whatever happens to them."""
+"""Worker processes: the same results as in this process, and no process left behind after any failure."""
 
 import multiprocessing
 import os
@@ -20,7 +20,7 @@ from proxrl.common.tree import tree_leaves
 from proxrl.envs.gymnasium import InProcessEnvs, make_env
 from proxrl.envs.workers import WorkerEnvs
 from proxrl.errors import ProxRLError
-from sample_envs import Counter, Failing, Keeping, Nested
+from sample_envs import Counter, Failing, Nested, StoresAction
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("maker", [partial(make_env, "CartPole-v1"), partial(Nested, 7, 9), partial(Counter, 0, 4)])
-def test_equal_to_the_loop_bit_for_bit(maker: Callable[[], gymnasium.Env]) -> None:
+def test_results_are_exactly_those_of_the_loop_in_this_process(maker: Callable[[], gymnasium.Env]) -> None:
     makers = [maker] * 5
     loop, workers = InProcessEnvs(makers, first_env=3), WorkerEnvs(makers, first_env=3, num_workers=2)
     try:
@@ -67,7 +67,7 @@ def start(*makers: Callable[[], gymnasium.Env], timeout: float = 30.0) -> Worker
     return workers
 
 
-def test_an_error_names_its_environment_and_brings_its_traceback() -> None:
+def test_an_error_names_its_environment_and_has_its_traceback() -> None:
     workers = start(Counter, Counter, Counter, partial(Failing, "raise"))
     with pytest.raises(ProxRLError, match="environment 3 failed in step: ValueError: the wheel came off") as caught:
         workers.step(np.zeros(4, np.int64))
@@ -78,13 +78,13 @@ def test_an_error_names_its_environment_and_brings_its_traceback() -> None:
         workers.step(np.zeros(4, np.int64))
 
 
-def test_an_environment_that_exits_is_reported() -> None:
+def test_an_environment_that_exits_is_an_error() -> None:
     workers = start(Counter, partial(Failing, "exit"))
     with pytest.raises(ProxRLError, match="SystemExit"):
         workers.step(np.zeros(2, np.int64))
 
 
-def test_a_constructor_that_fails_is_reported() -> None:
+def test_a_constructor_that_fails_is_an_error() -> None:
     with pytest.raises(ProxRLError, match="can't make CartPole-v1: TypeError"):
         WorkerEnvs([partial(make_env, "CartPole-v1"), partial(make_env, "CartPole-v1", {"wheels": 3})], num_workers=2)
 
@@ -94,23 +94,23 @@ def test_a_killed_worker_is_noticed_at_once() -> None:
     children = sorted(multiprocessing.active_children(), key=lambda child: child.name)
     children[1].kill()
     children[1].join()
-    begun = time.monotonic()
+    start_time = time.monotonic()
     with pytest.raises(ProxRLError, match=r"worker 1 \(environments 1-2\) died \(killed by signal 9\)"):
         workers.step(np.zeros(3, np.int64))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - start_time < 10
 
 
 def test_a_hanging_environment_is_noticed_in_time() -> None:
     workers = start(Counter, partial(Failing, "hang"), timeout=1.0)
-    begun = time.monotonic()
+    start_time = time.monotonic()
     with pytest.raises(ProxRLError, match=r"worker 1 \(environment 1\) did not reply within 1 seconds") as caught:
         workers.step(np.zeros(2, np.int64))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - start_time < 10
     if hasattr(signal, "SIGUSR1"):
         assert "sample_envs.py" in caught.value.__notes__[0], "the note should show where it hangs"
 
 
-def test_closing_twice_is_safe_and_arrays_that_are_still_held_stay_readable() -> None:
+def test_close_may_be_called_twice_and_arrays_stay_readable() -> None:
     workers = start(Counter, Counter)
     obs = workers.step(np.zeros(2, np.int64)).obs
     workers.close()
@@ -129,10 +129,10 @@ if __name__ == "__main__":
     workers = WorkerEnvs([Counter, partial(Failing, "hang")], num_workers=2)
     workers.reset(0)
     print(*[child.pid for child in multiprocessing.active_children()], flush=True)
-    os.kill(multiprocessing.active_children()[0].pid, signal.SIGINT)  # only the parent minds Ctrl-C
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGINT)  # workers ignore Ctrl-C
     for _ in range(2):
         workers.step(np.zeros(2, np.int64))
-    signal.alarm(1)  # ends this process without any clean-up while a worker hangs
+    signal.alarm(1)  # ends this process without cleanup while a worker hangs
     workers.step(np.zeros(2, np.int64))
 """
 
@@ -142,8 +142,8 @@ def is_running(pid: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks processes up in /proc")
-def test_workers_leave_when_their_parent_is_killed(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads processes from /proc")
+def test_workers_exit_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
@@ -158,7 +158,7 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert "leaked" not in run.stderr
 
 
-def test_an_unguarded_script_gets_a_clear_line(tmp_path: Path) -> None:
+def test_a_script_without_main_guard_gets_a_one_line_error(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
         "from proxrl.envs.workers import WorkerEnvs\nfrom sample_envs import Counter\nWorkerEnvs([Counter], num_workers=1)\n"
@@ -169,9 +169,9 @@ def test_an_unguarded_script_gets_a_clear_line(tmp_path: Path) -> None:
     assert "worker 0 (environment 0) ended while starting: keep the main script's work under" in run.stderr
 
 
-def test_an_environment_may_keep_its_action_and_gets_it_in_its_own_precision() -> None:
+def test_an_environment_may_store_its_action_and_gets_it_with_its_dtype() -> None:
     rewards = []
-    for pool in (InProcessEnvs([Keeping] * 2), WorkerEnvs([Keeping] * 2, num_workers=2)):
+    for pool in (InProcessEnvs([StoresAction] * 2), WorkerEnvs([StoresAction] * 2, num_workers=2)):
         pool.reset(0)
         rewards.append([pool.step(np.full((2, 2), sign * 0.1)).reward.tolist() for sign in (1, -1, 1)])
         pool.close()

@@ -1,4 +1,4 @@
-"""One of several ranks is killed, fails or is told to stop: all end soon, nothing on disk is damaged, and the run can go on."""
+"""When one of several ranks is killed, fails or is stopped, all end soon, files stay intact, and the run can be resumed."""
 
 import os
 import random
@@ -11,10 +11,10 @@ import pytest
 from commands import metrics, saved, steps, wait_for
 from ranks import LAUNCHERS, finish, ours, run_ranks_by, start_ranks
 
-# Iterations of some milliseconds, a checkpoint after each: a kill may come in the middle of anything.
+# Iterations of a few milliseconds with a checkpoint after each, so that a kill may interrupt anything.
 WORDS = ("train", "CartPole-v1", "--num-envs", "4", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
 WORDS += ("--hidden-sizes", "8", "--save-every", "64", "--vector", "inprocess", "--no-tensorboard")
-PACED = ("--callback", "ranks:WritePid", "--callback-kwargs")
+SLOWED = ("--callback", "ranks:WritePid", "--callback-kwargs")
 FOLDER = Path("runs/CartPole-v1/ppo/seed1")
 
 
@@ -30,11 +30,11 @@ def lines(folder: Path) -> int:
 
 
 def kill_one(launcher: str, rank: int, seconds: float, folder: Path, total_steps: int) -> float:
-    """Start or resume, kill a rank some time after its first iteration; gives how long the others took to end."""
+    """Start or resume a run, kill a rank after its first iteration, and return how long the others took to end."""
     for path in folder.glob("pid*"):
         path.unlink()
     before = lines(folder)
-    words = (*WORDS, "--total-steps", str(total_steps), *PACED, "seconds=0.01")
+    words = (*WORDS, "--total-steps", str(total_steps), *SLOWED, "seconds=0.01")
     process = start_ranks(launcher, 2, *words, cwd=folder)
     pid = pid_of(rank, folder)
     wait_for(lambda: lines(folder) > before or process.poll() is not None)
@@ -43,12 +43,12 @@ def kill_one(launcher: str, rank: int, seconds: float, folder: Path, total_steps
     killed = time.monotonic()
     done = finish(process, 60)
     assert done.returncode != 0
-    # A launcher ends the others by SIGTERM and may come before they notice; torch's ranks notice by themselves.
+    # The launcher may end the others by SIGTERM before they notice the loss; ranks of torch also notice it themselves.
     assert len(ours(done.stderr)) <= 1
     return time.monotonic() - killed
 
 
-def assert_whole(folder: Path) -> None:
+def assert_intact(folder: Path) -> None:
     for path in (folder / FOLDER / "checkpoints").glob("*.safetensors"):
         saved(folder / FOLDER, path.stem)  # verifies the checksum
 
@@ -56,10 +56,10 @@ def assert_whole(folder: Path) -> None:
 @pytest.mark.parametrize(("launcher", "rank"), [("mpirun", 1), ("torchrun", 0)])
 def test_a_killed_rank_ends_all_and_the_same_command_resumes(launcher: str, rank: int, tmp_path: Path) -> None:
     assert kill_one(launcher, rank, 0.3, tmp_path, 64 * 10_000) < 60
-    assert_whole(tmp_path)
+    assert_intact(tmp_path)
     step = saved(tmp_path / FOLDER)[1]["step"]
     assert step >= 64
-    words = (*WORDS, "--total-steps", str(step + 128), *PACED, "seconds=0.01")
+    words = (*WORDS, "--total-steps", str(step + 128), *SLOWED, "seconds=0.01")
     done = run_ranks_by(launcher, 2, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"Resuming at step {step:,}" in done.stdout
@@ -73,15 +73,15 @@ def test_ten_kills_at_random_moments(launcher: str, tmp_path: Path) -> None:
     slowest, last = 0.0, 0
     for _ in range(10):
         slowest = max(slowest, kill_one(launcher, moments.randrange(2), moments.uniform(0, 1), tmp_path, 64 * 10_000))
-        assert_whole(tmp_path)
+        assert_intact(tmp_path)
         step = saved(tmp_path / FOLDER)[1]["step"]
-        assert step > last  # it went on from where it was
+        assert step > last  # it resumed from the checkpoint
         last = step
     assert slowest < 60
 
 
-def test_torchrun_restarts_a_job_that_lost_a_rank(tmp_path: Path) -> None:
-    """From the last checkpoint, though the words say --clobber."""
+def test_torchrun_restarts_a_job_after_a_lost_rank(tmp_path: Path) -> None:
+    """From the last checkpoint, even with --clobber."""
     words = (*WORDS, "--total-steps", "640", "--callback", "ranks:DieOnce", "--clobber")
     done = run_ranks_by("torchrun", 2, *words, cwd=tmp_path, flags=("--max-restarts", "2"))
     assert done.returncode == 0, done.stderr
@@ -92,12 +92,12 @@ def test_torchrun_restarts_a_job_that_lost_a_rank(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_signal_to_all_ranks_saves_once(launcher: str, tmp_path: Path) -> None:
-    """As Slurm sends it, before it kills."""
-    words = (*WORDS, "--total-steps", "640000", *PACED, "seconds=0.05")
+    """As Slurm sends it before it kills a job."""
+    words = (*WORDS, "--total-steps", "640000", *SLOWED, "seconds=0.05")
     process = start_ranks(launcher, 2, *words, cwd=tmp_path)
     pids = [pid_of(rank, tmp_path) for rank in range(2)]
     wait_for(lambda: lines(tmp_path) >= 3)
-    # Twice, since torchrun passes on the one that it gets itself.
+    # Twice, since torchrun forwards the signal that it receives.
     for pid in pids * 2:
         os.kill(pid, signal.SIGTERM)
     done = finish(process, 60)
@@ -109,7 +109,7 @@ def test_a_signal_to_all_ranks_saves_once(launcher: str, tmp_path: Path) -> None
 
 
 def test_a_signal_to_one_rank_stops_all(tmp_path: Path) -> None:
-    words = (*WORDS, "--total-steps", "640000", *PACED, "seconds=0.05")
+    words = (*WORDS, "--total-steps", "640000", *SLOWED, "seconds=0.05")
     process = start_ranks("torchrun", 2, *words, cwd=tmp_path)
     pid_of(0, tmp_path)
     wait_for(lambda: lines(tmp_path) >= 3)
@@ -130,8 +130,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_signal_to_one_rank_ends_the_loop_of_all(tmp_path: Path) -> None:
-    """Otherwise the others would begin the next run without it."""
+def test_a_signal_to_one_rank_ends_the_loops_of_all(tmp_path: Path) -> None:
+    """Otherwise the others would start the next run without it."""
     (tmp_path / "loop.py").write_text(LOOP)
     done = run_ranks_by("torchrun", 2, "loop.py", cwd=tmp_path)
     assert done.returncode != 0
@@ -141,7 +141,7 @@ def test_a_signal_to_one_rank_ends_the_loop_of_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_what_breaks_on_one_rank_is_told_and_ends_all(launcher: str, tmp_path: Path) -> None:
+def test_an_error_on_one_rank_is_reported_and_ends_all(launcher: str, tmp_path: Path) -> None:
     words = (
         "train",
         "ranks:FailsOnRank",

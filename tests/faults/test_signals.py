@@ -1,4 +1,4 @@
-"""Stopped, killed, or left alone by its workers: a run can always be resumed, and nothing of it stays behind."""
+"""Runs that are stopped, killed, or lose a worker can be resumed, and leave no process behind."""
 
 import functools
 import os
@@ -23,7 +23,7 @@ FOLDER = Path("runs/odd_envs-Odd/ppo/seed1")
 def test_a_signal_saves_and_the_same_command_resumes(
     number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Long enough for the signal to come in the middle, short enough to finish once the environment is quick again.
+    # Long enough to be interrupted, short enough to finish when the environment is fast again.
     words = (*WORDS, "--total-steps", "3200")
     process = start(*words, cwd=tmp_path, ODD_SECONDS="0.002")
     metrics_path = tmp_path / FOLDER / "metrics.jsonl"
@@ -46,11 +46,11 @@ def test_a_signal_saves_and_the_same_command_resumes(
     assert saved(tmp_path / FOLDER)[1]["step"] == 3200
 
 
-def test_the_second_interrupt_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_interrupt_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*WORDS, "--total-steps", "64", "--quiet"]) == 0
     before = (FOLDER / "checkpoints/latest.safetensors").read_bytes()
-    process = start(*WORDS, "--total-steps", "128", cwd=tmp_path, ODD_SECONDS="5")  # an iteration of minutes
+    process = start(*WORDS, "--total-steps", "128", cwd=tmp_path, ODD_SECONDS="5")  # iterations of minutes
     output = process.stdout
     assert output is not None
     wait_for(lambda: "Resuming" in output.readline())
@@ -92,7 +92,7 @@ print(last)
 """
 
 
-def test_killed_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_be_killed_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("train", "CartPole-v1", *SMALL, "--quiet", "--save-every", "32")
     killed = tmp_path / "runs/CartPole-v1/ppo/seed1"
@@ -111,8 +111,8 @@ def test_killed_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert saved(killed, name.stem)
 
 
-def test_kills_do_not_change_what_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an environment whose episodes end with the rollouts, a killed and resumed run equals one left in peace."""
+def test_kills_do_not_change_what_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If episodes end with rollouts, a killed and resumed run equals an uninterrupted one."""
     monkeypatch.chdir(tmp_path)
     words = ("train", "odd_envs:Odd", "--num-envs", "2", "--rollout-steps", "20", "--num-minibatches", "2", "--save-every", "40")
     words = (*words, "--total-steps", "1200", "--quiet")
@@ -121,9 +121,9 @@ def test_kills_do_not_change_what_is_learnt(tmp_path: Path, monkeypatch: pytest.
     process.kill()
     process.communicate()
     assert main(words) == 0
-    assert main([*words, "--runs-dir", "peace"]) == 0
-    assert_same_checkpoint(FOLDER, Path("peace") / FOLDER.relative_to("runs"))
-    assert metrics(FOLDER) == metrics(Path("peace") / FOLDER.relative_to("runs"))
+    assert main([*words, "--runs-dir", "uninterrupted"]) == 0
+    assert_same_checkpoint(FOLDER, Path("uninterrupted") / FOLDER.relative_to("runs"))
+    assert metrics(FOLDER) == metrics(Path("uninterrupted") / FOLDER.relative_to("runs"))
 
 
 def test_a_killed_worker_ends_the_run_at_once(tmp_path: Path) -> None:
@@ -131,15 +131,15 @@ def test_a_killed_worker_ends_the_run_at_once(tmp_path: Path) -> None:
     process = start(*words, cwd=tmp_path, ODD_SECONDS="0.002")
     wait_for((tmp_path / FOLDER / "checkpoints/latest.safetensors").exists)
     workers = [child for child in children(process.pid) if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-    everyone = children(process.pid)
+    processes = children(process.pid)
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
-    begun = time.monotonic()
+    start_time = time.monotonic()
     out, err = process.communicate(timeout=30)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - start_time < 15
     assert (process.returncode, out, err.count("\n")) == (2, "", 1)
     assert "died (killed by signal 9)" in err
-    wait_for(lambda: not any(map(is_alive, everyone)), 5)
+    wait_for(lambda: not any(map(is_alive, processes)), 5)
     assert saved(tmp_path / FOLDER)[1]["step"] >= 32
 
 
@@ -161,8 +161,8 @@ def test_a_hanging_environment_ends_the_run(
 
 
 @pytest.mark.parametrize("seconds", ["0.002", "600"])
-def test_workers_leave_with_a_killed_parent(seconds: str, tmp_path: Path) -> None:
-    """Also when they hang in a step and do not listen."""
+def test_workers_exit_with_a_killed_parent(seconds: str, tmp_path: Path) -> None:
+    """Even if they hang in a step."""
     process = start(
         *WORDS, "--total-steps", "100000", "--vector", "workers", "--num-workers", "2", cwd=tmp_path, ODD_SECONDS=seconds
     )
@@ -170,15 +170,15 @@ def test_workers_leave_with_a_killed_parent(seconds: str, tmp_path: Path) -> Non
     assert output is not None
     wait_for(lambda: "Run folder" in output.readline())
     time.sleep(0.5)
-    everyone = children(process.pid)
-    assert len(everyone) >= 2
+    processes = children(process.pid)
+    assert len(processes) >= 2
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(map(is_alive, everyone)), 10)
+    wait_for(lambda: not any(map(is_alive, processes)), 10)
 
 
-def test_a_signal_in_the_python_api_reaches_the_caller(tmp_path: Path) -> None:
-    """Ctrl-C ends the caller's loop over seeds, not just the seed that runs."""
+def test_a_signal_reaches_the_caller_of_the_python_api(tmp_path: Path) -> None:
+    """Ctrl-C ends the caller's loop over seeds, not only the current seed."""
     code = """
 import proxrl
 settings = dict(num_envs=2, rollout_steps=16, num_minibatches=2, quiet=True, total_steps=1_000_000)
@@ -199,7 +199,7 @@ except KeyboardInterrupt:
 
 def test_a_signal_before_training_starts(tmp_path: Path) -> None:
     process = start(*WORDS, cwd=tmp_path)
-    wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text())  # it still imports
+    wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text())  # while it is importing
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -207,9 +207,9 @@ def test_a_signal_before_training_starts(tmp_path: Path) -> None:
     assert run(*WORDS, "--total-steps", "32", "--quiet", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are a Unix matter")
-def test_a_signal_to_all_processes_of_the_job_is_left_to_the_parent(tmp_path: Path) -> None:
-    """As batch schedulers send it: workers that died of it would take the run with them."""
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs Unix process groups")
+def test_workers_ignore_a_signal_to_all_processes_of_a_job(tmp_path: Path) -> None:
+    """As batch schedulers send it: if workers ended, the run would fail before it is saved."""
     words = (*WORDS, "--total-steps", "32000", "--vector", "workers", "--num-workers", "2")
     process = start(*words, cwd=tmp_path, ODD_SECONDS="0.005", start_new_session=True)
     metrics_path = tmp_path / FOLDER / "metrics.jsonl"

@@ -1,4 +1,4 @@
-"""How environments are spread over ranks changes nothing but the speed."""
+"""The number of ranks over which environments are distributed does not change a run."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ SCRIPTS = (((3, "terminated"), (2, "truncated")), ((4, "truncated"),), (NEVER,),
 
 
 def trained(world: Any, pool: Any, config: Config) -> dict[str, torch.Tensor]:
-    share = len(SCRIPTS) // world.size
-    first = world.rank * share
-    makers = scripted(SCRIPTS[first : first + share], spaces.Box(-1, 1, (2,), np.float32), first)
+    each = len(SCRIPTS) // world.size
+    first = world.rank * each
+    makers = scripted(SCRIPTS[first : first + each], spaces.Box(-1, 1, (2,), np.float32), first)
     parts = assemble(config, pool(makers, first_env=first), world, first)
     session = train(parts, iterations=3)
-    learnt = {**parts.policy.state_dict(), **{f"rewards.{name}": x for name, x in parts.reward_scaler.state_dict().items()}}
-    return {"step": torch.tensor(session.step), **learnt}
+    learned = {**parts.policy.state_dict(), **{f"rewards.{name}": x for name, x in parts.reward_scaler.state_dict().items()}}
+    return {"step": torch.tensor(session.step), **learned}
 
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
 @pytest.mark.parametrize("pool", [InProcessEnvs, NextStepEnvs])
-def test_one_two_and_four_ranks_train_alike(pool: Any, compute: str) -> None:
-    # T does not divide by the number of minibatches, and dummy steps leave ranks with different numbers of valid rows.
+def test_one_two_and_four_ranks_learn_the_same(pool: Any, compute: str) -> None:
+    # T is not divisible by the number of minibatches, and dummy steps give ranks different numbers of valid rows.
     config = Config(
         num_envs=4,
         rollout_steps=6,
@@ -43,15 +43,15 @@ def test_one_two_and_four_ranks_train_alike(pool: Any, compute: str) -> None:
     expected = run_ranks(1, lambda world: trained(world, pool, config))[0]
     for size in (2, 4):
         ranks = run_ranks(size, lambda world: trained(world, pool, config))
-        for learnt in ranks:
-            assert learnt.keys() == expected.keys()
-            for name, tensor in learnt.items():
+        for learned in ranks:
+            assert learned.keys() == expected.keys()
+            for name, tensor in learned.items():
                 assert torch.allclose(tensor.double(), expected[name].double(), rtol=1e-4, atol=1e-5), (size, name)
                 assert torch.equal(tensor, ranks[0][name]), (size, name)
 
 
-class Counted(Solo):
-    """Counts messages, and bytes of tensors."""
+class CountingWorld(Solo):
+    """Counts messages and their bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class Counted(Solo):
 
 
 @pytest.mark.parametrize(("accumulate", "normalize"), [(1, False), (2, True)])
-def test_messages_and_bytes_are_what_the_formula_says(accumulate: int, normalize: bool) -> None:
-    """docs/distributed.md gives it; accumulating sends no more often."""
-    epochs, parts_per_epoch = 3, 4
+def test_messages_and_bytes_are_those_of_the_formula(accumulate: int, normalize: bool) -> None:
+    """The formula is in docs/distributed.md; accumulating gradients does not add messages."""
+    epochs, num_minibatches = 3, 4
     config = Config(
         num_envs=4,
         rollout_steps=6,
-        num_minibatches=parts_per_epoch,
+        num_minibatches=num_minibatches,
         epochs=epochs,
         accumulate=accumulate,
         normalize_rewards=normalize,
@@ -77,23 +77,23 @@ def test_messages_and_bytes_are_what_the_formula_says(accumulate: int, normalize
         compute="autograd",
         hidden_sizes=(8,),
     )
-    world = Counted()
+    world = CountingWorld()
     parts = assemble(config, InProcessEnvs(scripted(SCRIPTS, spaces.Box(-1, 1, (2,), np.float32))), world)
     train(parts, iterations=1)
-    counted_here = 1  # by the harness, where a run has its report
-    assert world.messages - counted_here == epochs * (parts_per_epoch + 1) + 4 + 2 * normalize
-    gradients = 4 * epochs * parts_per_epoch * (len(parts.parameters.values) + 6)
+    harness_messages = 1
+    assert world.messages - harness_messages == epochs * (num_minibatches + 1) + 4 + 2 * normalize
+    gradients = 4 * epochs * num_minibatches * (len(parts.parameters.values) + 6)
     assert gradients < world.bytes < gradients + 1000
 
 
-def test_the_budget_is_counted_over_all_ranks_in_the_order_of_time() -> None:
-    """Dummy steps push the end past the last rollout's share: which steps still count must not depend on the ranks."""
+def test_the_step_budget_is_counted_over_all_ranks_in_time_order() -> None:
+    """Which steps of the last rollout count does not depend on the number of ranks, even with dummy steps."""
     config = Config(num_envs=4, rollout_steps=6, num_minibatches=2, total_steps=72, hidden_sizes=(4,))
 
     def counted(world: Any) -> list[Any]:
-        share = 4 // world.size
-        first = world.rank * share
-        makers = scripted(SCRIPTS[first : first + share], spaces.Box(-1, 1, (2,), np.float32), first)
+        each = 4 // world.size
+        first = world.rank * each
+        makers = scripted(SCRIPTS[first : first + each], spaces.Box(-1, 1, (2,), np.float32), first)
         return train(assemble(config, NextStepEnvs(makers, first_env=first), world, first)).valid
 
     alone = run_ranks(1, counted)[0]
@@ -108,9 +108,9 @@ def test_the_budget_is_counted_over_all_ranks_in_the_order_of_time() -> None:
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
 def test_a_rank_may_have_no_row_of_a_minibatch(compute: str) -> None:
-    """With fewer steps of its environments than there are minibatches."""
+    """If its environments have fewer steps than there are minibatches."""
     config = Config(num_envs=4, rollout_steps=2, num_minibatches=4, total_steps=8, hidden_sizes=(4,), compute=compute)
     expected = run_ranks(1, lambda world: trained(world, InProcessEnvs, config))[0]
-    for learnt in run_ranks(4, lambda world: trained(world, InProcessEnvs, config)):
-        for name, tensor in learnt.items():
+    for learned in run_ranks(4, lambda world: trained(world, InProcessEnvs, config)):
+        for name, tensor in learned.items():
             assert torch.allclose(tensor.double(), expected[name].double(), rtol=1e-4, atol=1e-5), name

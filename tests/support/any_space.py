@@ -1,4 +1,4 @@
-"""Random spaces of every kind that ProxRL takes, and plain ways to read their elements: what tests of spaces and masks share."""
+"""Random spaces of every supported kind, and simple functions that read their elements, for tests of spaces and masks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from proxrl.types import Tree
 
-# Dots and spaces too: a module's name may hold none, but a key may.
+# With dots and spaces, which keys may have but names of torch modules may not.
 NAMES = ("a", "b", "a.b", "b.a.c", "x y")
 SEEDS = st.integers(0, 2**31 - 1)
 
 
 @st.composite
 def boxes(draw: Any, dtypes: tuple[type, ...] = (np.float32, np.float64), bounded: bool = True) -> spaces.Box:
-    """Of rank 0 to 3, with bounds of their own for every number; unbounded ones lack some of their bounds."""
+    """Boxes with 0 to 3 dimensions and different bounds for every number, some of them infinite if not `bounded`."""
     dtype = draw(st.sampled_from(dtypes))
     shape = tuple(draw(st.lists(st.integers(1, 3 if np.issubdtype(dtype, np.floating) else 2), max_size=3)))
     if dtype is np.uint8:
@@ -43,7 +43,7 @@ def discretes(draw: Any, most: int = 4) -> spaces.Discrete:
 
 @st.composite
 def multi_discretes(draw: Any, most: int = 3) -> spaces.MultiDiscrete:
-    """A row of entries, a single one among them, or a table."""
+    """MultiDiscretes with one or two dimensions."""
     shape = draw(st.sampled_from(((1,), (2,), (3,), (1, 1), (1, 2), (2, 2))))
     rng = np.random.default_rng(draw(SEEDS))
     dtype = draw(st.sampled_from((np.int64, np.int32)))
@@ -55,7 +55,7 @@ def multi_binaries() -> st.SearchStrategy[spaces.MultiBinary]:
 
 
 def nested(leaf: st.SearchStrategy[Any], depth: int = 3) -> st.SearchStrategy[Any]:
-    """A leaf, or Dicts and Tuples of them; the keys of a Dict are in any order."""
+    """Leaves, and Dicts and Tuples of them; the keys of a Dict are in any order."""
     if depth == 0:
         return leaf
     inner = nested(leaf, depth - 1)
@@ -78,7 +78,7 @@ def observation_spaces(depth: int = 3) -> st.SearchStrategy[Any]:
 
 
 def leaves_of(space: gymnasium.Space, value: Any = None) -> Iterator[tuple[gymnasium.Space, Any]]:
-    """Every leaf of a space in its order, with its part of an element."""
+    """Yield every leaf of a space in order, with its part of an element."""
     if isinstance(space, spaces.Dict):
         for key, part in space.items():
             yield from leaves_of(part, None if value is None else value[key])
@@ -90,7 +90,7 @@ def leaves_of(space: gymnasium.Space, value: Any = None) -> Iterator[tuple[gymna
 
 
 def group_sizes(space: gymnasium.Space) -> list[int]:
-    """For each thing that is chosen, how many choices it has."""
+    """Return the number of choices for each discrete part of an action."""
     sizes: list[int] = []
     for leaf, _ in leaves_of(space):
         if isinstance(leaf, spaces.Discrete):
@@ -103,9 +103,9 @@ def group_sizes(space: gymnasium.Space) -> list[int]:
 
 
 def taken_bits(space: gymnasium.Space, action: Tree) -> list[int]:
-    """Which bits of a flat mask an action needs, counted by hand."""
+    """Return the indices of the bits of a flat mask that allow an action, counted one by one."""
     taken: list[int] = []
-    begin = 0
+    start = 0
     for leaf, value in leaves_of(space, action):
         if isinstance(leaf, spaces.Discrete):
             numbers, sizes = [int(value) - int(leaf.start)], [int(leaf.n)]
@@ -117,13 +117,13 @@ def taken_bits(space: gymnasium.Space, action: Tree) -> list[int]:
             continue
         for number, size in zip(numbers, sizes, strict=True):
             assert 0 <= number < size
-            taken.append(begin + int(number))
-            begin += size
+            taken.append(start + int(number))
+            start += size
     return taken
 
 
 def random_mask(space: gymnasium.Space, rng: np.random.Generator, rows: int, allowed: float = 0.5) -> NDArray[np.int8]:
-    """Masks [rows, choices], each of which leaves something to choose everywhere."""
+    """Return masks [rows, choices] that allow at least one choice for every part of the action."""
     groups = []
     for size in group_sizes(space):
         bits = rng.random((rows, size)) < allowed
@@ -133,7 +133,7 @@ def random_mask(space: gymnasium.Space, rng: np.random.Generator, rows: int, all
 
 
 def is_element(space: gymnasium.Space, value: Any) -> bool:
-    """As `space.contains`, and of exactly the structure and the types that the space has, which `contains` takes lightly."""
+    """Return whether a value is in a space, with exactly its structure and dtypes, which `space.contains` does not check."""
     if isinstance(space, spaces.Dict):
         same = type(value) is dict and list(value) == list(space)
         return same and all(is_element(part, value[key]) for key, part in space.items())

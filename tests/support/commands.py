@@ -1,4 +1,4 @@
-"""How the end-to-end tests start the real command and read what it left behind."""
+"""Helpers of the end-to-end tests: start the command, and read the run folder."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SMALL = ("--num-envs", "2", "--rollout-steps", "16", "--num-minibatches", "2", "
 
 
 def start(*words: str, cwd: Path, start_new_session: bool = False, **environment: str) -> subprocess.Popen[str]:
-    """The command in a process of its own; it finds the modules of this folder."""
+    """Start the command in its own process, which can import the modules of this folder."""
     path = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(SUPPORT), os.environ.get("PYTHONPATH")]))
     inherited = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "PYTHONUNBUFFERED")}
     return subprocess.Popen(
@@ -41,12 +41,12 @@ def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProce
 def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
 
 
 def metrics(run_folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what the clock decides."""
+    """Return the lines of metrics.jsonl without the metrics that depend on time."""
     lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in ("time", "charts/SPS")} for line in lines]
 

@@ -1,4 +1,4 @@
-"""Environments that forbid actions and raise when one is taken; a module of its own so that worker processes can import it."""
+"""Environments that raise an error for forbidden actions, in a module that worker processes can import."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ STEPS = 10
 
 
 class Doors(gymnasium.Env):
-    """Every step opens some doors at random. The one with the largest number is worth 1; closed ones raise, or are worth 0.
+    """Three random doors are open at each step. Choosing the open one with the largest index has reward 1, other open ones 0;
+    closed ones raise an error if `strict`, otherwise they have reward 0.
 
-    Which doors are open is told by the mask alone: in `info`, or under `key` of the observation. What the mask of an episode's
-    last observation is, `last` says; at step `at` of an episode, the environment that counts `worst` of two in its process gives
-    the mask that `fault` names.
+    Only the mask says which doors are open, in `info` or under `key` of the observation. `last` selects the mask of the last
+    observation of an episode, and `fault` the one at step `at`, in every second environment of a process, beginning with `worst`.
     """
 
     made = 0
@@ -70,7 +70,7 @@ class Doors(gymnasium.Env):
 
 
 class Panel(gymnasium.Env):
-    """Choices of every kind beside a continuous one, and masks in the form of `action_space.sample`."""
+    """Discrete actions of every kind and a continuous one, with masks in the form of `action_space.sample`."""
 
     observation_space = spaces.Tuple([spaces.MultiDiscrete([3], start=[-1]), spaces.Box(-1, 1, (2,), np.float64)])
     action_space = spaces.Dict(
@@ -102,7 +102,7 @@ class Panel(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         if not self.action_space.contains(action):
-            raise ValueError(f"{action} is no element of the action space")
+            raise ValueError(f"{action} is not in the action space")
         entries, _ = action["a.b"]
         fine = self.allowed["lever"][int(action["lever"]) - 1]
         fine &= all(mask[entry] for mask, entry in zip(self.allowed["a.b"][0], entries, strict=True))
@@ -115,14 +115,14 @@ class Panel(gymnasium.Env):
 
 
 class OnlyMask(Doors):
-    """Its observation is nothing but the mask."""
+    """Its observation has only the mask."""
 
     def __init__(self) -> None:
         super().__init__("action_mask", others=0)
 
 
 class Continuous(Doors):
-    """Has nothing to mask, and a mask all the same."""
+    """Gives masks although its actions have no choices."""
 
     def __init__(self) -> None:
         super().__init__(strict=False)

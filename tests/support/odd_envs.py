@@ -1,4 +1,4 @@
-"""Environments that misbehave as told, for the end-to-end tests; a module of its own so that every process can import it."""
+"""Environments with configurable faults for the end-to-end tests, in a module that every process can import."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 
 class Odd(gymnasium.Env):
-    """Twenty steps of nothing; at step `at` it does what `fault` says, in the environment that counts `worst` in this process."""
+    """Episodes of 20 steps with constant observations; in every second environment of a process, `fault` occurs at step `at`."""
 
     observation_space: gymnasium.Space = spaces.Box(-1, 1, (3,), np.float32)
     action_space: gymnasium.Space = spaces.Discrete(2)
@@ -34,7 +34,7 @@ class Odd(gymnasium.Env):
         return self.observe(np.nan if self.fault == "nan-at-reset" else 0.0), {}
 
     def step(self, action: Any) -> Any:
-        # A variable rather than an argument, so that a run can be resumed with it.
+        # A variable instead of an argument, so that it may differ when a run is resumed.
         time.sleep(float(os.environ.get("ODD_SECONDS", "0")))
         self.count += 1
         fault = self.fault if self.count == self.at else ""
@@ -54,7 +54,7 @@ class TupleObs(Odd):
 
 
 class OutsideObs(Odd):
-    """Its second entry once leaves its range, where one-hot vectors would silently say something about the first."""
+    """Its second entry is once out of range, where a one-hot vector would silently change the first."""
 
     observation_space = spaces.Dict(kinds=spaces.MultiDiscrete([2, 3]))
 
@@ -70,7 +70,7 @@ class EmptyObs(Odd):
 
 
 class PickyAction(Odd):
-    """Looks its actions up, as `sample()` lets it."""
+    """Uses its actions as keys of a dict, as it could those of `sample()`."""
 
     action_space = spaces.Dict(move=spaces.Discrete(2), turn=spaces.Tuple([spaces.Discrete(3, start=-1)]))
 

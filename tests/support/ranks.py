@@ -1,4 +1,4 @@
-"""How tests start real ranks, by mpirun and torchrun; and callbacks and environments that every rank can import."""
+"""Helpers that start ranks by mpirun and torchrun, and callbacks and environments that every rank can import."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ from proxrl.world.launcher import launched
 
 BIN = Path(sys.executable).parent
 LAUNCHERS = ("mpirun", "torchrun")
-# Open MPI asks twice whether root means it, and takes a machine of two cores for full with two ranks.
+# Open MPI asks for two confirmations from root, and refuses more ranks than cores by default.
 AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -30,7 +30,7 @@ AS_ROOT = {
 }
 
 
-# Twenty iterations of this and that: gradients in pieces, checkpoints to compare.
+# Twenty iterations, with accumulated gradients and checkpoints to compare.
 CARTPOLE = ("train", "CartPole-v1", "--num-envs", "8", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
 CARTPOLE += (
     "--total-steps",
@@ -58,7 +58,7 @@ def launcher_words(launcher: str, ranks: int) -> list[str]:
 def start_ranks(
     launcher: str, ranks: int, *words: str, cwd: Path, flags: tuple[str, ...] = (), **environment: str
 ) -> subprocess.Popen[str]:
-    """A launcher in a process group of its own; `words` follow `proxrl`, or are a script with its arguments."""
+    """Start a launcher in its own process group; `words` are arguments of `proxrl`, or a script and its arguments."""
     program = ["-m", "proxrl", *words]
     if words[0].endswith(".py"):
         program = list(words)
@@ -86,19 +86,19 @@ def finish(process: subprocess.Popen[str], seconds: float = 120) -> subprocess.C
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.terminate()  # which launchers pass on
+        process.terminate()  # launchers forward it
         out, err = process.communicate(timeout=60)
         raise AssertionError(f"still running after {seconds} s:\n{out}\n{err}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def ours(text: str) -> list[str]:
-    """The lines that ProxRL wrote, among those of the launchers."""
+    """Return the lines that ProxRL wrote, without those of the launchers."""
     return [line for line in text.splitlines() if line.startswith("proxrl: ")]
 
 
 def assert_alike(one: Path, other: Path) -> None:
-    """The same learnt tensors and metrics, up to the order in which numbers are added."""
+    """Assert that two runs have the same tensors and metrics, up to rounding."""
     (tensors, state), (expected, expected_state) = saved(one), saved(other)
     assert state["iteration"] == expected_state["iteration"] == 20
     assert state["episode_counts"] == expected_state["episode_counts"]
@@ -110,7 +110,7 @@ def assert_alike(one: Path, other: Path) -> None:
 
 
 class WritePid(Callback):
-    """Leaves the process id of every rank in the current folder, and slows iterations down."""
+    """Writes the process id of every rank to the current folder, and slows down iterations."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         Path(f"pid{launched().rank}").write_text(str(os.getpid()))
@@ -121,7 +121,7 @@ class WritePid(Callback):
 
 
 class StopOne(Callback):
-    """One rank wants to stop after some iterations."""
+    """Requests a stop on one rank after some iterations."""
 
     def __init__(self, rank: int = 1, after: int = 2) -> None:
         self.rank, self.after = rank, after
@@ -132,7 +132,7 @@ class StopOne(Callback):
 
 
 class TerminateOne(Callback):
-    """One rank is asked to stop by a signal of its own."""
+    """Sends SIGTERM to one rank."""
 
     def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
         if session.parts.world.rank == 1 and session.iteration == 2:
@@ -140,7 +140,7 @@ class TerminateOne(Callback):
 
 
 class Nudge(Callback):
-    """One rank's parameters change by themselves."""
+    """Changes the parameters of one rank."""
 
     def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
         if session.parts.world.rank == 1 and session.iteration == 3:
@@ -149,7 +149,7 @@ class Nudge(Callback):
 
 
 class Slow(Callback):
-    """A straggler: one rank takes its time, long after the others are done."""
+    """Delays one rank by several seconds."""
 
     def on_rollout(self, session: Any, rollout: Any) -> None:
         if session.parts.world.rank == 1 and session.iteration == 1:
@@ -157,7 +157,7 @@ class Slow(Callback):
 
 
 class DieOnce(Callback):
-    """One rank is killed once, at its third iteration; the file says that it has happened."""
+    """Kills one rank in its third iteration, once; a file records that it has happened."""
 
     def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
         died = Path("died")
@@ -167,7 +167,7 @@ class DieOnce(Callback):
 
 
 class FailsOnRank(gymnasium.Env):
-    """Breaks down at a step, on the rank that it is told."""
+    """Raises an error at a step, on one rank; at step 0, in its constructor."""
 
     observation_space: gymnasium.Space = spaces.Box(-1, 1, (2,), np.float32)
     action_space: gymnasium.Space = spaces.Discrete(2)

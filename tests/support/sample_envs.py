@@ -1,4 +1,4 @@
-"""Small environments whose every number is known; a module of its own so that worker processes can import it."""
+"""Small environments with known numbers, in a module that worker processes can import."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Counter(gymnasium.Env):
-    """Observes (episode's first number, steps so far); rewards the step count; ends as told."""
+    """Observes (a random number of the episode, steps so far); the reward is the step count."""
 
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -34,7 +34,7 @@ class Counter(gymnasium.Env):
 
 
 class Nested(Counter):
-    """The same with a tree of observations and a continuous action that moves it."""
+    """A Counter with nested observations and a continuous action."""
 
     action_space = spaces.Box(-1, 1, (3,), np.float32)
     observation_space = spaces.Dict(
@@ -57,7 +57,7 @@ class Nested(Counter):
 
 
 class Tenths(Counter):
-    """Rewards 0.1 at each step, of the given type."""
+    """A Counter with rewards of 0.1, of the given type."""
 
     def __init__(self, reward_type: type, terminate_at: int) -> None:
         super().__init__(terminate_at)
@@ -69,7 +69,7 @@ class Tenths(Counter):
 
 
 class Failing(Counter):
-    """Raises, hangs or leaves at the third step."""
+    """A Counter that raises, hangs or exits at the third step."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Failing(Counter):
 
 
 class WrongShape(Counter):
-    """Its observations do not fit its space."""
+    """A Counter whose observations do not fit its space."""
 
     def observe(self) -> Any:
         return np.zeros(1)
@@ -99,8 +99,8 @@ def not_an_env() -> str:
 number = 3
 
 
-class Keeping(gymnasium.Env):
-    """Penalises the change of its action, which it keeps: as many robots' rewards do."""
+class StoresAction(gymnasium.Env):
+    """Penalizes the change of the action, which it stores, as the rewards of many robots do."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-0.1, 0.1, (2,), np.float64)

@@ -1,4 +1,4 @@
-"""Real ranks, started by mpirun and torchrun: they train as one, write once, and say once what is wrong."""
+"""Ranks started by mpirun and torchrun: they train like one rank, write the run once, and report errors once."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from commands import SUPPORT, run
 from ranks import CARTPOLE, LAUNCHERS, assert_alike, ours, run_ranks_by
 
-# Everything that ranks must agree on is on: statistics of observations and rewards, normalised advantages, a KL limit, and
-# evaluations. T does not divide by the number of minibatches.
+# With everything that ranks share: statistics of observations and rewards, normalized advantages, a KL limit, and evaluations.
+# T is not divisible by the number of minibatches.
 PENDULUM = ("train", "Pendulum-v1", "--num-envs", "8", "--rollout-steps", "50", "--num-minibatches", "4", "--epochs", "2")
 PENDULUM += ("--normalize-observations", "--normalize-rewards", "--target-kl", "0.05", "--max-episode-steps", "40")
 PENDULUM += (
@@ -28,32 +28,32 @@ PENDULUM += (
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("alone")
+def single_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("single_rank")
     for words in (PENDULUM, CARTPOLE):
         assert run(*words, "--quiet", cwd=folder).returncode == 0
     return folder
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 2), ("mpirun", 4), ("torchrun", 4)])
-def test_several_ranks_train_as_one_does(launcher: str, ranks: int, alone: Path, tmp_path: Path) -> None:
+def test_several_ranks_train_like_one(launcher: str, ranks: int, single_rank: Path, tmp_path: Path) -> None:
     words, env = (PENDULUM, "Pendulum-v1") if ranks == 2 else (CARTPOLE, "CartPole-v1")
     done = run_ranks_by(launcher, ranks, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = Path("runs", env, "ppo/seed1")
-    assert_alike(tmp_path / folder, alone / folder)
+    assert_alike(tmp_path / folder, single_rank / folder)
     assert {path.name for path in (tmp_path / folder / "checkpoints").iterdir()} == {
-        path.name for path in (alone / folder / "checkpoints").iterdir()
+        path.name for path in (single_rank / folder / "checkpoints").iterdir()
     }
-    # One rank speaks and writes.
+    # Only one rank prints and writes.
     assert done.stdout.count("Training ") == done.stdout.count("Done at step") == 1
     assert len(list((tmp_path / folder).glob("events.out.tfevents.*"))) == 1
     kind = "mpi" if launcher == "mpirun" else "torch"
     assert f"{ranks} ranks ({kind}) x {8 // ranks} envs (inprocess) x " in done.stdout
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
-    """Stopped by the wish of one rank, resumed by fewer, as if nothing had happened."""
+def test_a_run_can_be_resumed_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """A run stopped by one of two ranks and resumed by one equals an uninterrupted run."""
     words = (*CARTPOLE, "--max-episode-steps", "8", "--callback", "ranks:StopOne")
     assert run(*words, "--name", "whole", "--quiet", cwd=tmp_path, PYTHONPATH=str(SUPPORT)).returncode == 0
     done = run_ranks_by("mpirun", 2, *words, cwd=tmp_path)
@@ -64,7 +64,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_environments_that_cannot_be_shared_are_an_error_told_once(launcher: str, tmp_path: Path) -> None:
+def test_environments_that_can_not_be_divided_are_an_error_reported_once(launcher: str, tmp_path: Path) -> None:
     done = run_ranks_by(launcher, 3, "train", "CartPole-v1", "--num-envs", "8", cwd=tmp_path)
     assert done.returncode != 0
     assert len(ours(done.stderr)) == 1
@@ -72,7 +72,7 @@ def test_environments_that_cannot_be_shared_are_an_error_told_once(launcher: str
     assert not (tmp_path / "runs").exists()
 
 
-def test_environments_can_be_counted_per_rank(tmp_path: Path) -> None:
+def test_envs_per_rank(tmp_path: Path) -> None:
     words = ("train", "CartPole-v1", "--envs-per-rank", "3", "--rollout-steps", "8", "--num-minibatches", "2")
     done = run_ranks_by("mpirun", 2, *words, "--total-steps", "96", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ def test_environments_can_be_counted_per_rank(tmp_path: Path) -> None:
     assert "num_envs = 6\n" in (tmp_path / "runs/CartPole-v1/ppo/seed1/config.toml").read_text()
 
 
-def test_an_mpi_without_mpi4py_is_an_error_of_the_first_rank(tmp_path: Path) -> None:
+def test_rank_0_reports_that_mpi4py_is_missing(tmp_path: Path) -> None:
     (tmp_path / "absent/mpi4py").mkdir(parents=True)
     (tmp_path / "absent/mpi4py/__init__.py").write_text("raise ImportError('No module named mpi4py')")
     done = run_ranks_by("mpirun", 2, "train", "CartPole-v1", cwd=tmp_path, PYTHONPATH=str(tmp_path / "absent"))
@@ -90,15 +90,15 @@ def test_an_mpi_without_mpi4py_is_an_error_of_the_first_rank(tmp_path: Path) -> 
     assert "pip install 'proxrl[mpi]'" in line
 
 
-def test_a_wrong_flag_is_told_once(tmp_path: Path) -> None:
+def test_a_wrong_flag_is_reported_once(tmp_path: Path) -> None:
     done = run_ranks_by("torchrun", 2, "train", "CartPole-v1", "--epoch", "3", cwd=tmp_path)
     assert done.returncode != 0
     (line,) = ours(done.stderr)
     assert "did you mean --epochs?" in line
 
 
-def test_an_environment_that_only_one_rank_cannot_make_is_told_once(tmp_path: Path) -> None:
-    """And by --clobber it costs nothing of an old run."""
+def test_an_environment_that_fails_on_one_rank_is_reported_once(tmp_path: Path) -> None:
+    """And --clobber does not delete the old run then."""
     checkpoint = tmp_path / "runs/ranks-FailsOnRank/ppo/seed1/checkpoints/latest.safetensors"
     words = ("train", "ranks:FailsOnRank", "--num-envs", "2", "--rollout-steps", "8", "--num-minibatches", "2", "--quiet")
     assert run(*words, "--total-steps", "16", "--env-kwargs", "at=99", cwd=tmp_path).returncode == 0
@@ -129,8 +129,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_script_of_ones_own_trains_twice(launcher: str, tmp_path: Path) -> None:
-    """Every rank gets the same results, from the episodes of all; the ranks meet once for both runs."""
+def test_a_script_can_train_twice(launcher: str, tmp_path: Path) -> None:
+    """Every rank gets the same results, from the episodes of all; ranks connect once for both runs."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = run_ranks_by(launcher, 2, "script.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -140,15 +140,15 @@ def test_a_script_of_ones_own_trains_twice(launcher: str, tmp_path: Path) -> Non
     assert first[0][1] != first[1][1]
 
 
-def test_ranks_of_their_own_are_solo(tmp_path: Path) -> None:
-    """Two runs beside each other, one of which finds the folder taken, and each speaks for itself."""
+def test_solo_ranks_train_independently(tmp_path: Path) -> None:
+    """Two independent runs, of which one finds the run folder locked; each reports its own errors."""
     words = ("train", "CartPole-v1", "--world", "solo", "--total-steps", "512", "--num-envs", "2", "--rollout-steps", "16")
     done = run_ranks_by("mpirun", 2, *words, "--callback", "ranks:WritePid", "--callback-kwargs", "seconds=0.2", cwd=tmp_path)
     assert "is already training in" in done.stderr
     assert "ranks (" not in done.stdout
 
 
-def test_drifted_parameters_are_found_at_the_checkpoint(tmp_path: Path) -> None:
+def test_different_parameters_are_an_error_at_the_checkpoint(tmp_path: Path) -> None:
     done = run_ranks_by("mpirun", 2, *CARTPOLE, "--callback", "ranks:Nudge", cwd=tmp_path)
     assert done.returncode == 2
     (line,) = ours(done.stderr)
@@ -156,7 +156,7 @@ def test_drifted_parameters_are_found_at_the_checkpoint(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs/CartPole-v1/ppo/seed1/checkpoints").iterdir())
 
 
-def test_a_straggler_is_waited_for(alone: Path, tmp_path: Path) -> None:
+def test_ranks_wait_for_a_slow_one(single_rank: Path, tmp_path: Path) -> None:
     done = run_ranks_by("torchrun", 2, *CARTPOLE, "--callback", "ranks:Slow", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert_alike(tmp_path / "runs/CartPole-v1/ppo/seed1", alone / "runs/CartPole-v1/ppo/seed1")
+    assert_alike(tmp_path / "runs/CartPole-v1/ppo/seed1", single_rank / "runs/CartPole-v1/ppo/seed1")

@@ -1,5 +1,5 @@
-"""Two hosts, played by two network namespaces with a wire between them: torchrun trains across both as one host does, only
-the first rank's host keeps the run, and when the other host dies, this one ends soon and leaves a whole checkpoint."""
+"""Two hosts, simulated by two connected network namespaces: torchrun trains across both as on one host, only the host of rank 0
+has the run folder, and when one host dies, the other ends soon and leaves an intact checkpoint."""
 
 import os
 import shutil
@@ -17,9 +17,9 @@ import pytest
 from commands import SUPPORT, run, saved, wait_for
 from ranks import CARTPOLE, assert_alike, finish
 
-PORT = 29477  # taken by nobody: a new namespace has all its ports to itself
+PORT = 29477  # free, since a new namespace has its own ports
 FOLDER = Path("runs/CartPole-v1/ppo/seed1")
-# Iterations of some milliseconds, a checkpoint after each: the end may come in the middle of anything.
+# Iterations of a few milliseconds with a checkpoint after each, so that a kill may interrupt anything.
 ENDLESS = ("train", "CartPole-v1", "--num-envs", "4", "--rollout-steps", "16", "--num-minibatches", "4", "--epochs", "2")
 ENDLESS += ("--hidden-sizes", "8", "--save-every", "64", "--vector", "inprocess", "--no-tensorboard", "--total-steps", "640000")
 ENDLESS += ("--callback", "ranks:WritePid", "--callback-kwargs", "seconds=0.01")
@@ -33,13 +33,13 @@ class Host:
     folder: Path
 
     def pids(self) -> list[int]:
-        """Everything that runs on this host."""
+        """Return the ids of all processes on this host."""
         listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True)
         return [int(pid) for pid in listed.stdout.split()]
 
     def kill(self) -> None:
         for pid in self.pids():
-            with suppress(ProcessLookupError):  # torchrun may have ended its rank in between
+            with suppress(ProcessLookupError):  # torchrun may have ended its rank in the meantime
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -53,7 +53,7 @@ def ip(*words: str) -> None:
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     if shutil.which("ip") is None:
         pytest.skip("no ip command: install iproute2")
-    # Names of this process alone, since namespaces belong to the whole machine; an interface's has at most 15 characters.
+    # Names with the process id, since namespaces are global; names of interfaces have at most 15 characters.
     pair = tuple(
         Host(f"proxrl-{os.getpid()}-{letter}", f"px{os.getpid()}{letter}", f"10.77.0.{number}", tmp_path / letter)
         for number, letter in ((1, "a"), (2, "b"))
@@ -63,36 +63,36 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
         try:
             for host in pair:
                 ip("netns", "add", host.namespace)
-            # Made inside the first namespace, so that this machine's own network never sees it.
+            # Created inside the first namespace, so that the network of this machine is not affected.
             ip("-n", first.namespace, "link", "add", first.interface, "type", "veth", "peer", "name", second.interface)
             ip("-n", first.namespace, "link", "set", second.interface, "netns", second.namespace)
             for host in pair:
                 ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
                 ip("-n", host.namespace, "link", "set", "lo", "up")
                 ip("-n", host.namespace, "link", "set", host.interface, "up")
-                ip("netns", "exec", host.namespace, "true")  # needs more rights than making it
+                ip("netns", "exec", host.namespace, "true")  # needs more permissions than creating it
         except OSError as error:
-            pytest.skip(f"this machine allows no network namespaces: {error}")
+            pytest.skip(f"network namespaces are not permitted: {error}")
         for host in pair:
             host.folder.mkdir()
         yield first, second
     finally:
         for host in pair:
-            with suppress(OSError, subprocess.CalledProcessError):  # what was never made
+            with suppress(OSError, subprocess.CalledProcessError):  # those that were not created
                 host.kill()
             with suppress(OSError):
-                ip("netns", "delete", host.namespace)  # and its end of the wire, which takes the other end along
+                ip("netns", "delete", host.namespace)  # together with both ends of the connection
 
 
-def start_on(host: Host, meeting: Host, *words: str, max_restarts: int = 0) -> subprocess.Popen[str]:
-    """torchrun with one rank of two; `meeting` is the host whose address both are given.
+def start_on(host: Host, rendezvous: Host, *words: str, max_restarts: int = 0) -> subprocess.Popen[str]:
+    """Start torchrun with one of two ranks; both connect to the address of `rendezvous`.
 
-    The machine's name stands for 127.0.0.1 on both hosts, so that nothing which looks itself up by name is found by the other:
-    torchrun must be told who keeps the store and under which address, and gloo which interface to listen on.
+    The machine's name resolves to 127.0.0.1 on both hosts, which the other can't reach. So torchrun needs options for which host
+    has the store and for its address, and gloo for the interface.
     """
     launcher = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    launcher += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{meeting.address}:{PORT}"]
-    launcher += ["--rdzv-id", "test", "--rdzv-conf", f"is_host={str(host == meeting).lower()}", "--local-addr", host.address]
+    launcher += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{rendezvous.address}:{PORT}"]
+    launcher += ["--rdzv-id", "test", "--rdzv-conf", f"is_host={str(host == rendezvous).lower()}", "--local-addr", host.address]
     launcher += ["--max-restarts", str(max_restarts)]
     return subprocess.Popen(
         [*launcher, "-m", "proxrl", *words],
@@ -101,7 +101,7 @@ def start_on(host: Host, meeting: Host, *words: str, max_restarts: int = 0) -> s
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH", "")])),
             "GLOO_SOCKET_IFNAME": host.interface,
-            # No name server can be reached from here: torch asks for names that it only logs, and would wait 5 s for each.
+            # No name server can be reached, and torch looks up names for its log: do not wait 5 s for each.
             "RES_OPTIONS": "timeout:1 attempts:1",
         },
         stdout=subprocess.PIPE,
@@ -111,18 +111,18 @@ def start_on(host: Host, meeting: Host, *words: str, max_restarts: int = 0) -> s
     )
 
 
-def test_two_hosts_train_as_one_does(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_two_hosts_train_like_one(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     assert run(*CARTPOLE, "--quiet", cwd=tmp_path).returncode == 0
     processes = [start_on(host, hosts[0], *CARTPOLE) for host in hosts]
     for process in processes:
         done = finish(process)
         assert done.returncode == 0, done.stderr
-    # torchrun gives out the ranks as it likes.
+    # torchrun assigns ranks in any order.
     (writer,) = (host for host in hosts if (host.folder / "runs").exists())
     assert_alike(writer.folder / FOLDER, tmp_path / FOLDER)
 
 
-def test_a_host_that_dies_ends_the_other(hosts: tuple[Host, Host]) -> None:
+def test_the_other_host_ends_when_one_dies(hosts: tuple[Host, Host]) -> None:
     survivor, victim = hosts
     process, lost = (start_on(host, survivor, *ENDLESS) for host in hosts)
     wait_for(lambda: any((host.folder / FOLDER / "checkpoints/latest.safetensors").exists() for host in hosts), 120)
@@ -132,13 +132,13 @@ def test_a_host_that_dies_ends_the_other(hosts: tuple[Host, Host]) -> None:
     assert done.returncode != 0
     assert time.monotonic() - killed < 60
     assert finish(lost).returncode == -signal.SIGKILL
-    wait_for(lambda: not survivor.pids())  # nothing is left running
+    wait_for(lambda: not survivor.pids())  # no process is left
     (writer,) = (host for host in hosts if (host.folder / "runs").exists())
     assert saved(writer.folder / FOLDER)[1]["step"] >= 64  # verifies the checksum
 
 
-def test_a_rank_that_dies_on_one_host_is_restarted_on_both(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    """Only one of the two torchruns has seen a failure, so they count restarts differently; the ranks meet all the same."""
+def test_ranks_on_both_hosts_restart_when_one_dies(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """Only one torchrun has seen a failure, so both count restarts differently; the ranks connect nevertheless."""
     words = (*ENDLESS[: ENDLESS.index("--total-steps")], "--total-steps", "640", "--callback", "ranks:DieOnce")
     words += ("--runs-dir", str(tmp_path / "shared"))
     for process in [start_on(host, hosts[0], *words, max_restarts=3) for host in hosts]:
