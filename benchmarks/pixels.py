@@ -20,9 +20,9 @@ from proxrl.engine.threads import arithmetic
 ENV = "PongNoFrameskip-v4"
 
 
-def minibatch_times(rounds: int = 7) -> None:
+def minibatch_times(rounds: int = 7, num_envs: int = 8, steps: int = 128) -> None:
     """Print the time of a minibatch in the learner and in the bare network."""
-    config = resolve(ENV, {"epochs": 1}).config
+    config = resolve(ENV, {"epochs": 1, "num_envs": num_envs, "rollout_steps": steps}).config
     with arithmetic(config):
         parts = build(config, ENV)
     with arithmetic(config, parts.policy):
@@ -66,7 +66,7 @@ def rollout_memory(num_envs: int = 64, steps: int = 128) -> None:
     rollout = parts.collector.collect(ppo.random_streams(parts, 0), 10**9)
     frames = rollout.obs.frames[: rollout.obs.used]
     distinct = len({frame.tobytes() for frame in frames}) * frames[0].nbytes
-    stored = rollout.obs.frames.nbytes + rollout.obs.place.nbytes
+    stored = rollout.obs.frames.nbytes + rollout.obs.positions.nbytes
     stacked = int(np.prod(rollout.obs.shape))
     parts.environments.close()
     # Equal frames, as of an idle game, are stored as often as they are observed.
