@@ -8,6 +8,7 @@ action = agent.act(observation)
 scores = proxrl.evaluate(result.path, episodes=20)
 """
 
+import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from proxrl.look.window import play
     from proxrl.runs.evaluations import Scores
     from proxrl.tuning.run import Tuned, tune
+
+# The threads of GNU OpenMP, which torch uses on Linux, spin for milliseconds while they wait for each other. On cores with other
+# work they take the time of the very thread they wait for, and a run slows down by up to ten times (docs/performance.md). Here
+# they are made to sleep sooner. OpenMP reads this when torch is first imported, so import proxrl before torch.
+if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 __version__ = metadata.version("proxrl")
 __all__ = [
@@ -42,12 +49,12 @@ __all__ = [
     "tune",
 ]
 
-# No module may have the name of a function here: importing the module would put it in the function's place.
+# Where each name is defined. No module may have the name of a function here: importing the module would replace the function.
 _HOMES = {
     "train": "launch",
     "Result": "launch",
     "evaluate": "look.evaluation",
-    "Scores": "look.evaluation",
+    "Scores": "runs.evaluations",
     "load": "look.agent",
     "Agent": "look.agent",
     "Callback": "callback",
@@ -60,7 +67,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used: `proxrl --help` and worker processes need not wait for torch."""
+    """Import a name when it is first used, so that `proxrl --help` and worker processes do not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'proxrl' has no attribute {name!r}")
     from importlib import import_module

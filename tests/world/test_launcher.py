@@ -109,6 +109,7 @@ def test_ranks_of_a_host_are_counted_and_divide_its_processors() -> None:
 
 
 def test_a_rank_uses_its_share_of_the_cores_as_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "work_per_row", lambda _: 1e18)
     monkeypatch.setattr(threads, "is_small", lambda *_: False)
     before = torch.get_num_threads()
     rank = FakeRank(0, 2, 0, 2)

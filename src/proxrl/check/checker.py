@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check
 from gymnasium.utils.env_checker import data_equivalence
 
 from proxrl.check.checked_env import CheckedEnv, StopCheck, Transition
-from proxrl.check.episodes import Episode, ObservationRows, check_endings, check_observations, check_rewards
+from proxrl.check.episodes import ObservationRows, PlayedEpisode, check_endings, check_observations, check_rewards
 from proxrl.check.findings import COVERED_BY, LEVELS, CheckReport
 from proxrl.check.leaves import index_text, named_leaves
 from proxrl.check.masked_play import ReplaceForbidden
@@ -182,7 +182,7 @@ def check_random_play(checked: CheckedEnv, report: CheckReport, seed: int, episo
     deadline = time.monotonic() + PLAY_SECONDS
     observations = ObservationRows(checked.masks.observation_space)
     rewards: list[float] = []
-    finished: list[Episode] = []
+    finished: list[PlayedEpisode] = []
     for episode in range(episodes):
         transition, length, begin = Transition(checked.reset(seed + episode), 0.0, False, False), 0, len(rewards)
         while not transition.ended and length < limit and time.monotonic() < deadline:
@@ -193,7 +193,7 @@ def check_random_play(checked: CheckedEnv, report: CheckReport, seed: int, episo
             if not _has_time_limit(checked.env) and (length >= limit or not finished):
                 report.add("endless", f"no end within {length:,} steps of random actions, and no time limit")
             break
-        finished.append(Episode(length, math.fsum(rewards[begin:]), transition))
+        finished.append(PlayedEpisode(length, math.fsum(rewards[begin:]), transition))
     check_endings(finished, report)
     check_rewards(np.array(rewards), report)
     check_observations(observations, report)
@@ -203,7 +203,7 @@ def check_random_play(checked: CheckedEnv, report: CheckReport, seed: int, episo
         report.add("slow-step", f"a step takes {cost:,.0f} µs, including its share of resets")
 
 
-def summarize_play(checked: CheckedEnv, report: CheckReport, finished: list[Episode]) -> None:
+def summarize_play(checked: CheckedEnv, report: CheckReport, finished: list[PlayedEpisode]) -> None:
     """Put the times of the calls, and the lengths and returns of the episodes, into the summary."""
     step, reset = (1e6 * float(np.mean(checked.seconds[name])) for name in ("step", "reset"))
     report.summary |= {"episodes": len(finished), "step_microseconds": round(step, 1), "reset_microseconds": round(reset, 1)}

@@ -18,7 +18,7 @@ MIN_EPISODES = 3  # fewer episodes of the same length may be a coincidence
 MIN_ROWS, MIN_ROWS_DISCRETE = 10, 100  # before a number counts as constant; discrete ones may be flags that are rarely set
 
 
-class Episode(NamedTuple):
+class PlayedEpisode(NamedTuple):
     """A finished episode."""
 
     length: int
@@ -54,7 +54,7 @@ def _is_recorded(leaf: gymnasium.Space) -> bool:
     return math.prod(leaf.shape or ()) <= MAX_LEAF_SIZE
 
 
-def check_endings(episodes: list[Episode], report: CheckReport) -> None:
+def check_endings(episodes: list[PlayedEpisode], report: CheckReport) -> None:
     """Find endings with both flags, time limits reported as terminations, and episodes of one step."""
     lengths = {episode.length for episode in episodes}
     enough = len(episodes) >= MIN_EPISODES

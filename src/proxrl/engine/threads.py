@@ -3,46 +3,89 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
-from torch import nn
+from torch import Tensor, nn
 
+from proxrl.common.tree import tree_map
 from proxrl.config import Config
 from proxrl.engine.allocator import keep_freed_memory
+from proxrl.envs.spaces import space_tree
 from proxrl.policy.heads import Head
 from proxrl.policy.policy import Policy
 from proxrl.world.api import World
 
-# One thread is fastest up to about this many activations in a layer; beyond it a second one starts to pay.
+# The numpy engine is faster than autograd up to about this many activations in a layer.
 SMALL_LAYER = 2**17
+
+# A thread pays if it gets about this many multiplications of a forward pass over a minibatch (docs/performance.md).
+WORK_PER_THREAD = 2**28
 
 # As many as torch would use by itself.
 TORCH_THREADS = torch.get_num_threads()
 
 
 def is_small(policy: Policy, config: Config) -> bool:
-    """Return whether the layers are too small for threads to pay."""
+    """Return whether the policy consists of linear layers that are small enough for the numpy engine to pay."""
     layers = [module for module in policy.modules() if list(module.parameters(recurse=False))]
     known = all(isinstance(module, nn.Linear | Head) for module in layers)
     widest = max((module.out_features for module in layers if isinstance(module, nn.Linear)), default=1)
     return known and config.minibatch_size * widest < SMALL_LAYER
 
 
+def choose_threads(policy: Policy, config: Config, world: World | None = None) -> int:
+    """Return how many threads torch gets, by the work in a minibatch.
+
+    Other work on the same cores makes threads wait for each other, so a thread must be worth it. The choice depends on settings
+    and cores alone, not on measurements: a resumed run must compute the same, and sums depend on the number of threads.
+    """
+    ranks = 1 if world is None else world.size
+    cores = TORCH_THREADS if world is None or ranks == 1 else world.cores
+    rows = config.minibatch_size / config.accumulate / ranks
+    return int(min(cores, max(1, rows * work_per_row(policy) // WORK_PER_THREAD)))
+
+
+@torch.no_grad()
+def work_per_row(policy: Policy) -> float:
+    """Return the multiplications of a forward pass on one observation, for any network: those of its layers with weights."""
+    work = 0.0
+
+    def count(module: nn.Module, _: Any, output: Any) -> None:
+        nonlocal work
+        if isinstance(output, Tensor):
+            # Each weight of a matrix or a filter is used once per position of the output: numel / channels.
+            weights = [weight for weight in module.parameters(recurse=False) if weight.dim() > 1]
+            work += sum(weight.numel() * output.numel() / weight.shape[0] for weight in weights)
+
+    device = next(policy.parameters()).device
+    space = space_tree(policy.preprocess.output_space)
+    obs = tree_map(lambda leaf: torch.from_numpy(np.ones((1, *leaf.shape), leaf.dtype)).to(device), space)
+    if policy.masked:
+        obs["action_mask"] = obs["action_mask"].bool()
+    hooks = [module.register_forward_hook(count) for module in policy.modules()]
+    try:
+        policy.core(obs, policy.memory.initial_state(1), None)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return work
+
+
 @contextmanager
 def arithmetic(config: Config, policy: Policy | None = None, world: World | None = None) -> Iterator[None]:
     """Set threads and floating-point warnings while a run computes; without a policy, while it is being built.
 
-    torch gets several threads where layers are large. numpy's OpenBLAS gets one: its threads spin while they wait for each other,
-    which makes a small network 20 times slower as soon as another process needs a core. There are no warnings about exp(large):
-    infinity is right in tanh, and in a loss it is found and reported.
+    numpy's OpenBLAS gets one thread: its threads spin while they wait for each other, which makes a small network 20 times slower
+    as soon as another process needs a core. There are no warnings about exp(large): infinity is right in tanh, and in a loss it
+    is found and reported.
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    small = policy is None or is_small(policy, config)
-    most = TORCH_THREADS if world is None or world.size == 1 else world.cores
-    torch.set_num_threads(config.threads or (1 if small else most))
-    if not small:
+    threads = 1 if policy is None else choose_threads(policy, config, world)
+    torch.set_num_threads(config.threads or threads)
+    if policy is not None and not is_small(policy, config):
         keep_freed_memory()
     if config.torch_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products need it

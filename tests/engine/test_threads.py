@@ -1,0 +1,92 @@
+"""How many threads torch gets, and how they wait."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from proxrl.config import Config
+from proxrl.engine import threads
+from proxrl.engine.threads import WORK_PER_THREAD, choose_threads, cpu_has_bfloat16, work_per_row
+from proxrl.envs.spaces import Masked
+from proxrl.policy.networks import make_policy
+from proxrl.policy.policy import Policy
+
+ATARI = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+PATCH = spaces.Dict(image=spaces.Box(0, 255, (16, 16, 3), np.uint8), floats=spaces.Box(-1, 1, (4,), np.float32))
+VECTOR = spaces.Box(-1, 1, (17,), np.float32)
+
+
+def normalized(space: gymnasium.Space) -> nn.Module:
+    return nn.Sequential(nn.Linear(spaces.flatdim(space), 64), nn.LayerNorm(64), nn.Tanh())
+
+
+def policy_for(space: gymnasium.Space, **settings: Any) -> Policy:
+    return make_policy(Config(**settings), space, spaces.Discrete(6))
+
+
+def test_work_is_that_of_the_layers() -> None:
+    # Two networks of 17 x 64, 64 x 64, and 64 x 6 or 64 x 1.
+    assert work_per_row(policy_for(VECTOR)) == 2 * (17 * 64 + 64 * 64) + 64 * 7
+    # Filters count once for each position of their output: 20 x 20, 9 x 9 and 7 x 7.
+    convolutions = 32 * 4 * 64 * 400 + 64 * 32 * 16 * 81 + 64 * 64 * 9 * 49
+    assert work_per_row(policy_for(ATARI)) == convolutions + 3136 * 512 + 512 * 7
+
+
+@pytest.mark.parametrize("space", [VECTOR, ATARI, PATCH, Masked(VECTOR, 6), spaces.Discrete(5), spaces.Tuple((VECTOR, PATCH))])
+def test_work_is_known_for_every_space(space: gymnasium.Space) -> None:
+    policy = policy_for(space)
+    before = [hook for module in policy.modules() for hook in module._forward_hooks]
+    assert work_per_row(policy) > 0
+    assert [hook for module in policy.modules() for hook in module._forward_hooks] == before == []
+
+
+def test_threads_go_by_the_work_in_a_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "TORCH_THREADS", 64)
+    atari, config = policy_for(ATARI), Config(num_envs=8, rollout_steps=128, num_minibatches=4)
+    work = 256 * work_per_row(atari)
+    assert choose_threads(atari, config) == work // WORK_PER_THREAD >= 2
+    # Microbatches and the minibatch shares of ranks are smaller.
+    assert choose_threads(atari, config.replace(accumulate=4)) == max(1, work // 4 // WORK_PER_THREAD)
+    # Never more than there are cores.
+    monkeypatch.setattr(threads, "TORCH_THREADS", 2)
+    assert choose_threads(atari, config) == 2
+    # Layers that are not linear do not make a small network large, nor does a small image.
+    small = Config(num_envs=8, rollout_steps=128, num_minibatches=8)
+    assert choose_threads(policy_for(VECTOR, encoder=f"{__name__}:normalized"), small) == 1
+    assert choose_threads(policy_for(PATCH), small) == 1
+
+
+def test_threads_are_restored_after_a_run() -> None:
+    before = torch.get_num_threads()
+    with threads.arithmetic(Config(threads=1), policy_for(ATARI)):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({}, "1000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
+    variables: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    code = f"import sys, os, proxrl; assert 'torch' not in sys.modules; print(*map(os.environ.get, {names}))"
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**inherited, **variables}, capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.strip() == expected
+
+
+def test_torch_still_has_its_private_test_for_bfloat16() -> None:
+    assert cpu_has_bfloat16() in (True, False)
