@@ -1,4 +1,4 @@
-"""`import proxrl`, as a script would use it."""
+"""The Python interface: `import proxrl`."""
 
 import dataclasses
 import signal
@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -50,7 +50,7 @@ def test_train_load_act_evaluate() -> None:
 
 
 @pytest.mark.parametrize("vector", ["inprocess", "workers"])
-def test_a_function_or_a_lambda_makes_the_environment(vector: str) -> None:
+def test_environments_from_functions_and_lambdas(vector: str) -> None:
     result = proxrl.train(make_short, env_kwargs={"limit": 5}, vector=vector, num_workers=1, **SMALL)
     assert metrics(result.path)[-1]["charts/episodic_length"] <= 5
     limit = 3
@@ -60,24 +60,24 @@ def test_a_function_or_a_lambda_makes_the_environment(vector: str) -> None:
 
 def test_evaluating_a_run_of_a_callable() -> None:
     named = proxrl.train(make_short, **SMALL)
-    assert max(proxrl.evaluate(named.path, episodes=4)["stochastic"].lengths) <= 7  # found again by its name
-    nameless = proxrl.train(lambda: make_short(3), **SMALL)
+    assert max(proxrl.evaluate(named.path, episodes=4)["stochastic"].lengths) <= 7  # imported by its name
+    unnamed = proxrl.train(lambda: make_short(3), **SMALL)
     with pytest.raises(proxrl.ProxRLError, match="env=callable"):
-        proxrl.evaluate(nameless.path)
-    scores = proxrl.evaluate(nameless.path, episodes=4, env=lambda: make_short(3))
+        proxrl.evaluate(unnamed.path)
+    scores = proxrl.evaluate(unnamed.path, episodes=4, env=lambda: make_short(3))
     assert max(scores["stochastic"].lengths) <= 3
 
 
-def test_a_class_is_a_callable_too() -> None:
+def test_an_environment_from_a_class() -> None:
     assert proxrl.train(Odd, **SMALL).mean_return == 20.0
 
 
-def test_settings_of_the_environment_reach_it() -> None:
+def test_keyword_arguments_of_the_environment_are_stored() -> None:
     result = proxrl.train("Pendulum-v1", env_kwargs={"g": 0.0}, **SMALL)
     assert proxrl.load(result.path).config.env_kwargs == {"g": 0.0}
 
 
-def test_in_a_thread_signals_are_left_alone() -> None:
+def test_training_in_a_thread_does_not_change_signal_handlers() -> None:
     results: list[proxrl.Result] = []
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=lambda: results.append(proxrl.train("CartPole-v1", **SMALL)))
@@ -87,14 +87,14 @@ def test_in_a_thread_signals_are_left_alone() -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_runs_one_after_another() -> None:
+def test_several_runs_in_one_process() -> None:
     before = signal.getsignal(signal.SIGINT)
     results = [proxrl.train("CartPole-v1", seed=seed, **SMALL) for seed in (0, 1)]
     assert [result.path.name for result in results] == ["seed0", "seed1"]
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_error_frees_everything_for_the_next_run() -> None:
+def test_a_run_can_start_after_another_has_failed() -> None:
     with pytest.raises(proxrl.ProxRLError, match="failed in step"):
         proxrl.train(Odd, env_kwargs={"fault": "step"}, **SMALL)
     assert proxrl.train(Odd, **SMALL).finished
@@ -115,14 +115,14 @@ def test_an_error_frees_everything_for_the_next_run() -> None:
         ({"adaptive_learning_rate": 0.01, "epochs": 1, "num_minibatches": 1}, "several steps per update"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(proxrl.ProxRLError, match=words) as caught:
         proxrl.train("CartPole-v1", **settings)
     assert "\n" not in str(caught.value)
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_numpy_numbers_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     config = proxrl.load(proxrl.train("CartPole-v1", **{**SMALL, "seed": np.int64(3), "gamma": np.float64(0.9)}).path).config
     assert (config.seed, config.gamma) == (3, 0.9)
 
@@ -136,17 +136,17 @@ def test_config_is_read_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["😀", "a\x7fb", "ü 1"])
-def test_any_name_survives_its_config(name: str) -> None:
+def test_unusual_names_are_stored_and_loaded(name: str) -> None:
     result = proxrl.train("CartPole-v1", name=name, **SMALL)
     assert proxrl.load(result.path).config.name == name
 
 
-def test_importing_does_not_wait_for_torch() -> None:
+def test_importing_proxrl_does_not_import_torch() -> None:
     code = "import sys, proxrl; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_parts_of_a_script_are_told_apart_from_those_of_a_module(tmp_path: Path) -> None:
+def test_a_network_defined_in_a_script_is_reported_as_such(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import proxrl\nfrom torch import nn\n"
@@ -168,7 +168,7 @@ class TwoSided(Odd):
         return {"seen": np.zeros(2, np.float32), "place": 5, "luck": np.float32(0.5)}
 
 
-def test_an_agent_acts_without_what_only_its_critic_sees() -> None:
+def test_an_agent_acts_without_the_keys_of_its_critic() -> None:
     result = proxrl.train(TwoSided, actor_keys=["seen"], **SMALL)
     agent = proxrl.load(result.path)
     for rows in ((), (3,)):
@@ -186,7 +186,7 @@ class MaskedTwoSided(TwoSided):
         return {**super().observe(number), "action_mask": np.array([0, 1], np.int8)}
 
 
-def test_an_agent_with_a_mask_beside_its_only_key_acts_without_what_its_critic_sees() -> None:
+def test_a_masked_agent_with_one_key_acts_without_the_keys_of_its_critic() -> None:
     agent = proxrl.load(proxrl.train(MaskedTwoSided, actor_keys=["seen"], **SMALL).path)
     seen, mask = np.ones(2, np.float32), np.array([0, 1], np.int8)
     assert agent.act({"seen": seen, "action_mask": mask}) == agent.act({"seen": seen}, mask=mask) == 1
@@ -197,7 +197,7 @@ class Doubled(proxrl.Callback):
         rollout.reward = rollout.reward.astype(np.float64) * 2
 
 
-def test_a_callback_may_replace_rewards_by_doubles() -> None:
+def test_a_callback_may_replace_rewards_by_double_precision() -> None:
     doubled = proxrl.train("CartPole-v1", callbacks=[Doubled()], name="doubled", **SMALL)
     scaled = proxrl.train("CartPole-v1", reward_scale=2.0, name="scaled", **SMALL)
     assert metrics(doubled.path) == metrics(scaled.path)

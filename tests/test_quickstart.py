@@ -1,4 +1,4 @@
-"""docs/quickstart.md, word for word."""
+"""The commands of docs/quickstart.md, exactly as written."""
 
 import os
 import re
@@ -16,16 +16,16 @@ PAGE = (ROOT / "docs/quickstart.md").read_text()
 
 
 def commands(block: int) -> list[str]:
-    """The lines of one of the page's code blocks, without the remarks."""
+    """Return the lines of a code block of the page, without comments."""
     lines = re.findall(r"^```\n(.*?)^```", PAGE, re.M | re.S)[block].splitlines()
     return [line.partition("  #")[0].strip() for line in lines]
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout whose .venv is the one that these tests run in: what installs has nothing left to do."""
+    """A checkout that uses the virtual environment of these tests, so that nothing has to be installed."""
     if not (Path(sys.prefix) / "bin/activate").exists():
-        pytest.skip("these tests do not run in a virtual environment of their own")
+        pytest.skip("these tests do not run in a virtual environment")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     venv = tmp_path / ".venv"
@@ -36,10 +36,10 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ten_commands_lead_from_nothing_to_an_exported_agent(checkout: Path, screen: Screen) -> None:
+def test_the_ten_commands_train_and_export_an_agent(checkout: Path, screen: Screen) -> None:
     lines = commands(0)
     assert len(lines) == 10
-    # The first training is cut short by the Makefile's own variable; all else is as it stands.
+    # Only the first training is shortened, by a variable of the Makefile.
     environment = {**os.environ, **screen.environment, "FLAGS": "--total-steps 20000"}
     done = subprocess.run(
         ["bash", "-e"], input="\n".join(lines), cwd=checkout, env=environment, capture_output=True, text=True, timeout=280
@@ -59,7 +59,7 @@ def test_ten_commands_lead_from_nothing_to_an_exported_agent(checkout: Path, scr
     assert {path.name for path in (run / "export").iterdir()} == {"policy.onnx", "README.md", "settings.toml"}
 
 
-def test_the_commands_for_later_exist_and_take_their_flags() -> None:
+def test_the_commands_of_the_next_steps_are_valid() -> None:
     from proxrl.cli import command_names, make_parser
 
     for line in commands(1):

@@ -1,4 +1,4 @@
-"""Whatever is wrong: one line that says what to do, a non-zero exit, no traceback, and the last good checkpoint intact."""
+"""Errors are one line that says what to do, with a non-zero exit code, no traceback, and an unchanged checkpoint."""
 
 import os
 import pickle
@@ -21,7 +21,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refused:
-    """Run the command in an empty folder and return its one line of complaint."""
+    """Return a function that runs a command in an empty folder and returns its one-line error."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> str:
@@ -44,7 +44,7 @@ def only_line(err: str) -> str:
 
 @pytest.fixture
 def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished run of the smallest size."""
+    """The folder of a short finished run."""
     monkeypatch.chdir(tmp_path)
     assert main(["train", "odd_envs:Odd", *SMALL, "--total-steps", "64", "--quiet"]) == 0
     return tmp_path / "runs/odd_envs-Odd/ppo/seed1"
@@ -132,7 +132,7 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
     ],
     ids=lambda value: " ".join(value) if value and isinstance(value[0], str) else None,
 )
-def test_one_line_that_says_what_to_do(words: list[str], says: list[str], tmp_path: Path, refused: Refused) -> None:
+def test_errors_say_what_to_do(words: list[str], says: list[str], tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken_module.py").write_text("import no_such_package\n")
     (tmp_path / "garbled_module.py").write_text("def (\n")
@@ -148,7 +148,7 @@ def test_one_line_that_says_what_to_do(words: list[str], says: list[str], tmp_pa
 
 @pytest.mark.parametrize("vector", ["inprocess", "workers"])
 @pytest.mark.parametrize(("fault", "words"), [("nan", "observation nan"), ("inf", "reward inf")])
-def test_numbers_that_are_none_name_the_environment(vector: str, fault: str, words: str, refused: Refused) -> None:
+def test_nan_and_infinity_name_the_environment(vector: str, fault: str, words: str, refused: Refused) -> None:
     import odd_envs
 
     odd_envs.Odd.made = 0
@@ -157,14 +157,14 @@ def test_numbers_that_are_none_name_the_environment(vector: str, fault: str, wor
     assert re.search(rf"environment 1 gave the {words} in step 7", line)
 
 
-def test_module_in_the_folder_of_the_call(tmp_path: Path) -> None:
+def test_a_module_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("from odd_envs import Odd\n\ndef make(at):\n    return Odd(fault='step', at=at, worst=0)\n")
     done = run("train", "here:make", "--env-kwargs", "at=3", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "environment 0 failed in step: RuntimeError: the wheel came off" in only_line(done.stderr)
 
 
-def test_debug_shows_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("train", "odd_envs:Odd", *SMALL, "--env-kwargs", "fault=step", "--quiet", "--debug")
     assert main(words) == 2
@@ -198,7 +198,7 @@ def test_debug_shows_the_traceback_of_a_worker(
     assert 'raise RuntimeError("the wheel came off' in err
 
 
-def test_several_workers_that_fail_together_print_one_line(refused: Refused) -> None:
+def test_workers_that_fail_at_the_same_time_print_one_line(refused: Refused) -> None:
     words = ("--vector", "workers", "--num-workers", "2", "--env-kwargs", "fault=reset", "--quiet")
     assert "environment 0 failed in reset" in refused("train", "odd_envs:Odd", *SMALL, *words)
 
@@ -227,16 +227,16 @@ main(["envs"])
         assert f"pip install 'proxrl[{extra}]'" in done.stdout
 
 
-# --- what is on disk ------------------------------------------------------------------------------------------------------
+# --- run folders and checkpoints ------------------------------------------------------------------------------------------
 
 
-def test_eval_needs_a_checkpoint(finished: Path, refused: Refused) -> None:
+def test_eval_of_a_missing_checkpoint(finished: Path, refused: Refused) -> None:
     assert "no checkpoint 'step-7'; it has latest" in refused("eval", str(finished), "--checkpoint", "step-7")
     (finished / "checkpoints/latest.safetensors").unlink()
     assert "it has none yet" in refused("eval", str(finished))
 
 
-def test_eval_asks_which_run(finished: Path, refused: Refused) -> None:
+def test_eval_of_an_ambiguous_name_lists_the_runs(finished: Path, refused: Refused) -> None:
     assert main(["train", "odd_envs:Odd", *SMALL, "--total-steps", "64", "--quiet", "--seed", "2"]) == 0
     line = refused("eval", "odd_envs:Odd")
     assert str(finished.relative_to(Path.cwd())) in line
@@ -244,7 +244,7 @@ def test_eval_asks_which_run(finished: Path, refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "short", "empty", "pickle", "foreign", "folder"])
-def test_damaged_and_foreign_checkpoints(damage: str, finished: Path, refused: Refused) -> None:
+def test_damaged_checkpoints_and_files_of_other_programs(damage: str, finished: Path, refused: Refused) -> None:
     path = finished / "checkpoints/latest.safetensors"
     data = path.read_bytes()
     content = {
@@ -265,7 +265,7 @@ def test_damaged_and_foreign_checkpoints(damage: str, finished: Path, refused: R
     if damage in ("flipped", "short", "empty"):
         assert "delete that file to start over from step 0" in refused(*RESUME)
     if content is not None:
-        assert path.read_bytes() == content  # it is the user's to delete
+        assert path.read_bytes() == content  # only the user may delete it
     assert main([*RESUME, "--clobber"]) == (0 if content is not None else 2)
 
 
@@ -286,7 +286,7 @@ def test_damaged_config(finished: Path, refused: Refused) -> None:
         (["--vector", "workers"], "--vector"),
     ],
 )
-def test_a_changed_setting_is_named(words: list[str], flag: str, finished: Path, refused: Refused) -> None:
+def test_the_error_names_a_changed_setting(words: list[str], flag: str, finished: Path, refused: Refused) -> None:
     before = (finished / "checkpoints/latest.safetensors").read_bytes(), (finished / "config.toml").read_bytes()
     line = refused(*RESUME, *words)
     assert f"{flag} is {' '.join(words[1:])}" in line
@@ -303,17 +303,17 @@ def test_a_changed_setting_is_named(words: list[str], flag: str, finished: Path,
         (["--no-normalize-rewards"], ["--normalize-rewards"], "give --no-normalize-rewards to resume"),
     ],
 )
-def test_the_advice_can_be_followed(first: list[str], then: list[str], advice: str, refused: Refused) -> None:
+def test_the_advice_for_a_changed_setting(first: list[str], then: list[str], advice: str, refused: Refused) -> None:
     assert main([*RESUME, *first]) == 0
     assert advice in refused(*RESUME, *then)
 
 
-def test_a_run_that_never_saved_binds_nobody(refused: Refused) -> None:
+def test_settings_may_change_while_there_is_no_checkpoint(refused: Refused) -> None:
     assert "wheels" in refused("train", "CartPole-v1", *SMALL, "--env-kwargs", "wheels=3", "--quiet")
     assert main(["train", "CartPole-v1", *SMALL, "--total-steps", "64", "--quiet"]) == 0
 
 
-def test_an_environment_that_has_changed_since(finished: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+def test_a_changed_environment_is_rejected(finished: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     from gymnasium import spaces
 
     import odd_envs
@@ -325,7 +325,7 @@ def test_an_environment_that_has_changed_since(finished: Path, monkeypatch: pyte
     assert saved(finished)[1]["step"] == 64
 
 
-def test_a_folder_that_another_run_holds(tmp_path: Path, refused: Refused) -> None:
+def test_a_folder_in_which_another_process_trains(tmp_path: Path, refused: Refused) -> None:
     other = start(*RESUME, cwd=tmp_path, ODD_SECONDS="0.5")
     try:
         folder = tmp_path / "runs/odd_envs-Odd/ppo/seed1"
@@ -336,12 +336,12 @@ def test_a_folder_that_another_run_holds(tmp_path: Path, refused: Refused) -> No
     finally:
         other.kill()
         other.communicate()
-    assert main(RESUME) == 0  # a dead process holds nothing
+    assert main(RESUME) == 0  # the lock ended with the process
 
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem that fills up after a few checkpoints."""
+    """A filesystem that is full after a few checkpoints."""
     disk = tmp_path / "disk"
     disk.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)]
@@ -362,12 +362,12 @@ def test_full_disk(tiny_disk: Path, refused: Refused) -> None:
     assert proxrl.load(folder).step == step
     for surplus in (folder / "checkpoints").glob("step-*"):
         surplus.unlink()
-    assert main([*words, "--total-steps", str(step + 64)]) == 0  # there is room again
+    assert main([*words, "--total-steps", str(step + 64)]) == 0  # there is space again
     assert steps(folder) == list(range(32, step + 65, 32))
 
 
 def test_file_size_limit(tmp_path: Path) -> None:
-    """What a quota or a batch system does; unlike a full disk it needs no root to try."""
+    """As under a quota or a batch system; unlike a full disk, this can be tested without root."""
     words = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "100000", "--save-every", "32", "--quiet")
     process = subprocess.Popen(
         [sys.executable, "-m", "proxrl", *words],
@@ -386,7 +386,7 @@ def test_file_size_limit(tmp_path: Path) -> None:
     assert main(["eval", str(folder), "--episodes", "2"]) == 0
 
 
-def test_runs_dir_that_is_a_file(tmp_path: Path, refused: Refused) -> None:
+def test_a_runs_dir_that_is_a_file(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "taken").write_text("mine")
     assert "taken" in refused("train", "CartPole-v1", "--quiet", "--runs-dir", "taken")
     assert (tmp_path / "taken").read_text() == "mine"
@@ -395,7 +395,7 @@ def test_runs_dir_that_is_a_file(tmp_path: Path, refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"), [("nan-at-reset", "observation nan in step 0"), ("nan-at-the-end", "last observation nan")]
 )
-def test_numbers_that_are_none_at_the_edges_of_an_episode(fault: str, words: str, refused: Refused) -> None:
+def test_nan_at_the_start_and_end_of_an_episode(fault: str, words: str, refused: Refused) -> None:
     import odd_envs
 
     odd_envs.Odd.made = 0
@@ -403,7 +403,7 @@ def test_numbers_that_are_none_at_the_edges_of_an_episode(fault: str, words: str
     assert f"environment 1 gave the {words}" in line
 
 
-def test_clobber_costs_nothing_if_the_new_run_cannot_be_built(refused: Refused) -> None:
+def test_clobber_deletes_nothing_if_the_new_run_can_not_be_built(refused: Refused) -> None:
     words = ("train", "CartPole-v1", *SMALL, "--total-steps", "64", "--quiet", "--no-tensorboard")
     assert main(words) == 0
     latest = Path("runs/CartPole-v1/ppo/seed1/checkpoints/latest.safetensors")

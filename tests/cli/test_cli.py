@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it."""
+"""The commands: what they print, write and return."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.
     return folder, run("train", "CartPole-v1", "--total-steps", "2000", cwd=folder)
 
 
-def test_train_announces_its_total_and_ends_on_it(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_train_prints_the_planned_steps_and_ends_there(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = trained
     assert (done.returncode, done.stderr) == (0, "")
     assert "2,048 steps" in done.stdout
@@ -45,7 +45,7 @@ def test_train_announces_its_total_and_ends_on_it(trained: tuple[Path, subproces
     "words",
     [("CartPole-v1", "--vector", "native"), ("Acrobot-v1", "--vector", "envpool"), ("CartPole-v1", "--vector", "workers")],
 )
-def test_every_pool_ends_on_the_planned_total(
+def test_every_vector_type_ends_at_the_planned_steps(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "envpool" in words:
@@ -56,7 +56,7 @@ def test_every_pool_ends_on_the_planned_total(
     assert steps(tmp_path / "runs" / words[0] / "ppo/seed1")[-1] == 1024
 
 
-def test_metrics_have_the_names_that_cleanrl_uses(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_metrics_have_the_names_of_cleanrl(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder = trained[0] / "runs/CartPole-v1/ppo/seed1"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert all(line.keys() == {"step", "time", "losses/final_kl", *CLEANRL_NAMES} for line in lines)
@@ -83,19 +83,19 @@ def test_eval(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["deterministic", "stochastic"]
     assert all("return" in line and "6 episodes" in line for line in lines)
-    assert main(["eval", "CartPole-v1", "--episodes", "6", "--json"]) == 0  # short for the only run of that environment
+    assert main(["eval", "CartPole-v1", "--episodes", "6", "--json"]) == 0  # the only run of that environment
     scores = json.loads(capsys.readouterr().out)
     assert scores.keys() == {"deterministic", "stochastic"}
     for score in scores.values():
         assert len(score["returns"]) == score["episodes"] == 6
         assert score["mean"] == pytest.approx(sum(score["returns"]) / 6)
     assert main(["eval", "CartPole-v1", "--episodes", "6", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == scores  # the same episodes again
+    assert json.loads(capsys.readouterr().out) == scores  # the same episodes
     assert main(["eval", "CartPole-v1", "--episodes", "6", "--json", "--seed", "9"]) == 0
     assert json.loads(capsys.readouterr().out) != scores
 
 
-def test_no_arguments_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
     assert all(command in out for command in ("train", "eval", "envs"))
@@ -121,7 +121,7 @@ def test_help_lists_every_flag(command: str, flags: list[str], capsys: pytest.Ca
     "words",
     [["--help"], ["train", "--help"], ["train", "CartPole-v1", "--lerning-rate", "1"], ["envs"], ["check", "CartPole-v1"]],
 )
-def test_quick_answers_do_not_wait_for_torch(words: list[str], tmp_path: Path) -> None:
+def test_help_and_simple_commands_do_not_import_torch(words: list[str], tmp_path: Path) -> None:
     code = (
         "import sys\nfrom proxrl.cli import main\n"
         f"try: main({words})\nexcept SystemExit: pass\n"
@@ -153,10 +153,10 @@ def test_print_config_names_the_source_of_every_value(
     assert sources["name"] == "default"
     assert sources["rollout_steps"] == "preset classic: RL Baselines3 Zoo"
     assert all(sources.values())
-    assert list(tmp_path.iterdir()) == []  # it only prints
+    assert list(tmp_path.iterdir()) == []  # nothing is written
 
 
-def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text('[values]\nnum_envs = { value = 3, source = "a guess" }\n')
     assert main(["train", "CartPole-v1", "--preset", "mine.toml", "--print-config"]) == 0
@@ -185,7 +185,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     assert list(tmp_path.glob("runs/CartPole-v1/ppo/seed1/wandb/offline-run-*/*.wandb"))
 
 
-def test_the_other_output_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_folder_and_tensorboard_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
         main(["train", "CartPole-v1", *SMALL, "--total-steps", "64", "--no-tensorboard", "--runs-dir", "my runs", "--name", "b"])
@@ -196,13 +196,13 @@ def test_the_other_output_can_be_left_out(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(folder.glob("events*"))
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     code = f"{sys.executable} -m proxrl envs | true"
     done = subprocess.run(["sh", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env={})
     assert done.stderr == ""
 
 
-def test_environment_arguments_add_up(
+def test_repeated_environment_arguments_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_environment_arguments_add_up(
     assert 'env_kwargs = { "is_slippery" = false, "map_name" = "8x8" }' in capsys.readouterr().out
 
 
-def test_output_that_the_stream_cannot_spell_is_no_error(tmp_path: Path) -> None:
+def test_characters_that_the_output_can_not_encode_are_replaced(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "Ünten-v0", "ppo", 1, [1.0, 2.0])
     for words in (["runs", "runs"], ["compare", "runs"], ["plot", "runs", "--text"]):
         done = run(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
