@@ -1,4 +1,4 @@
-"""Whatever the spaces: actions are elements of theirs, probabilities add up to one, observations reach the networks whole."""
+"""For random spaces: actions are elements of their space, probabilities sum to one, networks get whole observations."""
 
 import copy
 import itertools
@@ -68,10 +68,10 @@ def noise_of(head: Head, rng: np.random.Generator, rows: int) -> Tensor:
 
 
 def stored(head: Head, sample: Tensor) -> Tensor:
-    """Through the array in which a rollout keeps actions."""
-    kept = np.empty((len(sample), *head.layout.shape), head.layout.dtype)
-    kept[:] = sample.numpy()
-    return torch.from_numpy(kept)
+    """Return the sample after storing it in an array like a rollout's."""
+    array = np.empty((len(sample), *head.layout.shape), head.layout.dtype)
+    array[:] = sample.numpy()
+    return torch.from_numpy(array)
 
 
 # --- actions --------------------------------------------------------------------------------------------------------------
@@ -88,16 +88,16 @@ def test_actions_are_elements_of_their_space_and_can_be_stored(
     head = make_head(space, Config(action_distribution=distribution, std=std, log_std_init=0.5))
     bits = random_mask(space, rng, rows)
     assert head.choices == bits.shape[1]
-    law = head(random_inputs(head, rng, rows, 4.0), torch.from_numpy(bits).bool() if masked else None)
-    for sample in (law.sample(noise_of(head, rng, rows)), law.mode()):
+    action_distribution = head(random_inputs(head, rng, rows, 4.0), torch.from_numpy(bits).bool() if masked else None)
+    for sample in (action_distribution.sample(noise_of(head, rng, rows)), action_distribution.mode()):
         assert sample.shape == (rows, *head.layout.shape)
-        log_prob = law.log_prob(sample)
+        log_prob = action_distribution.log_prob(sample)
         assert log_prob.shape == (rows,)
         assert torch.isfinite(log_prob).all()
-        assert torch.equal(law.log_prob(stored(head, sample)), log_prob)
-        # A rollout gives the environment the sample itself, and learns from the stored one.
-        for given_actions in (env_actions(head, sample.numpy()), env_actions(head, stored(head, sample).numpy())):
-            actions = list(_row_reader(space)(given_actions))
+        assert torch.equal(action_distribution.log_prob(stored(head, sample)), log_prob)
+        # The environment gets the sample itself; the update uses the stored one.
+        for env_action in (env_actions(head, sample.numpy()), env_actions(head, stored(head, sample).numpy())):
+            actions = list(_row_reader(space)(env_action))
             assert len(actions) == rows
             for action, allowed in zip(actions, bits, strict=True):
                 assert is_element(space, action), (space, action)
@@ -105,7 +105,7 @@ def test_actions_are_elements_of_their_space_and_can_be_stored(
 
 
 def every_choice(head: Head, space: gymnasium.Space) -> NDArray[Any]:
-    """All stored actions of a discrete space."""
+    """Return all actions of a discrete space, as they are stored."""
     options = []
     for leaf, _ in leaves_of(space):
         if isinstance(leaf, spaces.Discrete):
@@ -121,29 +121,32 @@ def every_choice(head: Head, space: gymnasium.Space) -> NDArray[Any]:
 @given(nested(discrete_leaves(), 2), SEEDS)
 @many(40)
 @torch.no_grad()
-def test_probabilities_of_all_choices_add_up_to_one(space: gymnasium.Space, seed: int) -> None:
+def test_probabilities_of_all_choices_sum_to_one(space: gymnasium.Space, seed: int) -> None:
     rng = np.random.default_rng(seed)
     head = make_head(space, Config())
     choices = every_choice(head, space)
     actions = list(_row_reader(space)(env_actions(head, choices)))
     needed = [taken_bits(space, action) for action in actions]
-    assert len({tuple(bits) for bits in needed}) == len(choices)  # every choice is another action
+    assert len({tuple(bits) for bits in needed}) == len(choices)  # all actions are different
     inputs = random_inputs(head, rng, 1).expand(len(choices), -1)
     for bits in (np.ones(head.choices, np.int8), random_mask(space, rng, 1)[0]):
         mask = torch.from_numpy(bits).bool().expand(len(choices), -1)
-        law = head(inputs, mask)
-        log_prob = law.log_prob(torch.from_numpy(choices))
+        action_distribution = head(inputs, mask)
+        log_prob = action_distribution.log_prob(torch.from_numpy(choices))
         probability = log_prob.double().exp().numpy()
         allowed = np.array([bits[taken].all() for taken in needed])
         assert probability.sum() == pytest.approx(1, abs=1e-5)
         assert (probability[~allowed] == 0).all()
         assert (probability[allowed] > 0).all()
-        # Only what is allowed can be surprising.
-        surprise = -(probability[allowed] * log_prob.numpy()[allowed]).sum()
-        assert law.entropy()[0].item() == pytest.approx(surprise, abs=1e-4)
-        assert probability[np.all(choices == law.mode()[:1].numpy(), axis=tuple(range(1, choices.ndim)))] == probability.max()
-    everything = head(inputs, torch.ones_like(mask)).log_prob(torch.from_numpy(choices))
-    assert torch.equal(head(inputs, None).log_prob(torch.from_numpy(choices)), everything)
+        # Forbidden actions contribute nothing to the entropy.
+        entropy = -(probability[allowed] * log_prob.numpy()[allowed]).sum()
+        assert action_distribution.entropy()[0].item() == pytest.approx(entropy, abs=1e-4)
+        assert (
+            probability[np.all(choices == action_distribution.mode()[:1].numpy(), axis=tuple(range(1, choices.ndim)))]
+            == probability.max()
+        )
+    all_allowed = head(inputs, torch.ones_like(mask)).log_prob(torch.from_numpy(choices))
+    assert torch.equal(head(inputs, None).log_prob(torch.from_numpy(choices)), all_allowed)
 
 
 CONTINUOUS = {
@@ -155,37 +158,35 @@ CONTINUOUS = {
 }
 
 
-def one_number(kind: str, deviation: float) -> tuple[Head, float, float]:
-    """The head of a single number in double precision, and between which actions to integrate."""
+def one_number(kind: str, std: float) -> tuple[Head, float, float]:
+    """Return the head of a single number in double precision, and the limits of the actions to integrate over."""
     make, (low, high) = CONTINUOUS[kind]
     box = spaces.Box(low, high, (1,), np.float64)
     if make is BetaHead:
         return make(box).double(), low, high
-    head = make(box, math.log(deviation), "independent").double()
+    head = make(box, math.log(std), "independent").double()
     return head, max(low, -30.0), min(high, 30.0)
 
 
 def to_sample(kind: str, action: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """What the head would have sampled to give this action."""
+    """Return the sample that `to_env` maps to this action."""
     unit = (action - low) / (high - low)
     return {"G": lambda: action, "t": lambda: np.arctanh(2 * unit - 1), "B": lambda: unit}[kind[0]]()
 
 
-@pytest.mark.parametrize("deviation", [0.3, 1.0])
+@pytest.mark.parametrize("std", [0.3, 1.0])
 @pytest.mark.parametrize("outputs", [(0.0, 0.0), (1.2, -0.7), (-0.8, 2.0)])
 @pytest.mark.parametrize("kind", CONTINUOUS)
 @torch.no_grad()
-def test_densities_are_those_of_the_actions_that_the_environment_gets(
-    kind: str, outputs: tuple[float, float], deviation: float
-) -> None:
-    """They integrate to one over the action itself, and up to any point, to the share of samples that lie below it."""
-    head, low, high = one_number(kind, deviation)
-    # Points that crowd at both ends, where tanh has its steepest changes: the midpoints of equal angles.
+def test_densities_are_those_of_the_actions_for_the_environment(kind: str, outputs: tuple[float, float], std: float) -> None:
+    """Densities integrate to one over the action, and up to any point, to the share of samples below it."""
+    head, low, high = one_number(kind, std)
+    # The midpoints of equal angles: points that are denser at both ends, where the density of tanh changes most.
     angle = (np.arange(20_000) + 0.5) * np.pi / 20_000
     actions = low + (high - low) * (1 - np.cos(angle)) / 2
     widths = (high - low) / 2 * np.sin(angle) * np.pi / 20_000
     samples = to_sample(kind, actions, low, high)[:, None]
-    inside = np.abs(samples[:, 0]) < 15  # of tanh the last digits are gone beyond, and so is the probability
+    inside = np.abs(samples[:, 0]) < 15  # beyond this tanh has no precision left, and the probability is negligible
     samples, actions, widths = samples[inside], actions[inside], widths[inside]
     assert np.allclose(env_actions(head, samples)[:, 0], actions, rtol=0, atol=1e-9 * (high - low))
     inputs = torch.tensor([outputs[: head.inputs]], dtype=torch.float64)
@@ -204,25 +205,25 @@ def test_densities_are_those_of_the_actions_that_the_environment_gets(
 @given(st.data(), st.sampled_from(DISTRIBUTIONS), st.sampled_from(STDS), SEEDS, st.booleans())
 @many(30)
 @torch.no_grad()
-def test_entropy_is_the_mean_surprise(data: Any, distribution: str, std: str, seed: int, masked: bool) -> None:
-    """Of any space and product, within four standard errors of 4,000 samples."""
+def test_entropy_is_the_mean_negative_log_probability(data: Any, distribution: str, std: str, seed: int, masked: bool) -> None:
+    """For all spaces and products, within four standard errors of 4,000 samples."""
     space = data.draw(action_spaces(depth=2))
     rng, draws = np.random.default_rng(seed), 4000
     head = make_head(space, Config(action_distribution=distribution, std=std, log_std_init=-1.0))
     inputs = random_inputs(head, rng, 1, 0.4).expand(draws, -1)
     bits = torch.from_numpy(random_mask(space, rng, 1)).bool().expand(draws, -1)
-    law = head(inputs, bits if masked else None)
-    surprise = -law.log_prob(law.sample(noise_of(head, rng, draws))).double()
+    action_distribution = head(inputs, bits if masked else None)
+    negative_log_prob = -action_distribution.log_prob(action_distribution.sample(noise_of(head, rng, draws))).double()
     numbers = sum(int(np.prod(leaf.shape)) for leaf, _ in leaves_of(space) if isinstance(leaf, spaces.Box))
     quadrature = 0.001 * numbers if distribution == "tanh" else 0.0
-    allowed = 4 * surprise.std().item() / math.sqrt(draws) + quadrature + 1e-4
-    assert abs(surprise.mean().item() - law.entropy()[0].item()) < allowed
+    tolerance = 4 * negative_log_prob.std().item() / math.sqrt(draws) + quadrature + 1e-4
+    assert abs(negative_log_prob.mean().item() - action_distribution.entropy()[0].item()) < tolerance
 
 
 @given(st.data(), st.sampled_from(DISTRIBUTIONS), SEEDS, st.booleans())
 @many(30)
 @torch.no_grad()
-def test_a_product_is_the_sum_of_its_parts(data: Any, distribution: str, seed: int, masked: bool) -> None:
+def test_log_probabilities_and_entropies_of_a_product_are_sums(data: Any, distribution: str, seed: int, masked: bool) -> None:
     space = data.draw(action_spaces())
     assume(isinstance(space, spaces.Dict | spaces.Tuple))
     rng, rows = np.random.default_rng(seed), 5
@@ -231,8 +232,8 @@ def test_a_product_is_the_sum_of_its_parts(data: Any, distribution: str, seed: i
     assert isinstance(head, ProductHead)
     inputs, noise = random_inputs(head, rng, rows), noise_of(head, rng, rows)
     bits = torch.from_numpy(random_mask(space, rng, rows)).bool()
-    law = head(inputs, bits if masked else None)
-    sample = law.sample(noise)
+    action_distribution = head(inputs, bits if masked else None)
+    sample = action_distribution.sample(noise)
     log_prob = entropy = torch.zeros(rows)
     begin = [0, 0, 0, 0]  # in inputs, masks, noise and actions
     for leaf, _ in leaves_of(space):
@@ -243,13 +244,13 @@ def test_a_product_is_the_sum_of_its_parts(data: Any, distribution: str, seed: i
             tensor[:, first:end] for tensor, first, end in zip((inputs, bits, noise, sample), begin, ends, strict=True)
         )
         begin = ends
-        part_law = part(part_inputs, part_bits if masked else None)
-        own = part_law.sample(part_noise)
-        assert torch.equal(own.reshape(rows, -1).float(), chosen)
-        log_prob, entropy = log_prob + part_law.log_prob(own), entropy + part_law.entropy()
+        part_distribution = part(part_inputs, part_bits if masked else None)
+        part_sample = part_distribution.sample(part_noise)
+        assert torch.equal(part_sample.reshape(rows, -1).float(), chosen)
+        log_prob, entropy = log_prob + part_distribution.log_prob(part_sample), entropy + part_distribution.entropy()
     assert begin == [head.inputs, head.choices, head.noise_size, math.prod(head.layout.shape)]
-    assert torch.allclose(law.log_prob(sample), log_prob, rtol=1e-5, atol=1e-4)
-    assert torch.allclose(law.entropy(), entropy, rtol=1e-5, atol=1e-4)
+    assert torch.allclose(action_distribution.log_prob(sample), log_prob, rtol=1e-5, atol=1e-4)
+    assert torch.allclose(action_distribution.entropy(), entropy, rtol=1e-5, atol=1e-4)
 
 
 def test_bernoulli_equals_torch() -> None:
@@ -267,18 +268,18 @@ def test_beta_equals_torch() -> None:
     head = BetaHead(spaces.Box(low, high, dtype=np.float64)).double()
     rng = np.random.default_rng(0)
     inputs = torch.from_numpy(rng.normal(0, 3, (40, 6)))
-    law = head(inputs)
+    action_distribution = head(inputs)
     first, second = (1 + torch.nn.functional.softplus(inputs)).chunk(2, -1)
     unit = torch.distributions.Beta(first, second)
     theirs = torch.distributions.TransformedDistribution(
         unit, [torch.distributions.AffineTransform(torch.from_numpy(low), torch.from_numpy(high - low))]
     )
-    sample = law.sample(noise_of(head, rng, 40).double())
+    sample = action_distribution.sample(noise_of(head, rng, 40).double())
     action = head.to_env(sample)
-    assert torch.allclose(law.log_prob(sample), theirs.log_prob(action).sum(-1), atol=1e-7)
+    assert torch.allclose(action_distribution.log_prob(sample), theirs.log_prob(action).sum(-1), atol=1e-7)
     width = torch.from_numpy(np.log(high - low)).sum()
-    assert torch.allclose(law.entropy(), unit.entropy().sum(-1) + width, atol=1e-6)
-    assert torch.allclose(law.mode(), unit.mode)
+    assert torch.allclose(action_distribution.entropy(), unit.entropy().sum(-1) + width, atol=1e-6)
+    assert torch.allclose(action_distribution.mode(), unit.mode)
 
 
 def test_tanh_equals_torch() -> None:
@@ -286,31 +287,31 @@ def test_tanh_equals_torch() -> None:
     head = TanhHead(spaces.Box(low, high, dtype=np.float64), -0.5, "state").double()
     rng = np.random.default_rng(0)
     inputs = torch.from_numpy(rng.normal(0, 0.8, (40, 4)))
-    law = head(inputs)
+    action_distribution = head(inputs)
     half = torch.from_numpy((high - low) / 2)
     theirs = torch.distributions.TransformedDistribution(
         torch.distributions.Normal(inputs[:, :2], (inputs[:, 2:] - 0.5).exp()),
         [torch.distributions.TanhTransform(), torch.distributions.AffineTransform(torch.from_numpy((low + high) / 2), half)],
     )
-    sample = law.sample(noise_of(head, rng, 40).double())
+    sample = action_distribution.sample(noise_of(head, rng, 40).double())
     action = head.to_env(sample)
-    assert torch.allclose(law.log_prob(sample), theirs.log_prob(action).sum(-1), atol=1e-6)
+    assert torch.allclose(action_distribution.log_prob(sample), theirs.log_prob(action).sum(-1), atol=1e-6)
     median = half * inputs[:, :2].tanh() + torch.from_numpy((low + high) / 2)
-    assert torch.allclose(head.to_env(law.mode()), median)
+    assert torch.allclose(head.to_env(action_distribution.mode()), median)
 
 
-@pytest.mark.parametrize(("deviations", "error"), [((0.05, 0.3, 1.0, 2.0), 1e-3), ((4.0, math.exp(2.0)), 0.1)])
-def test_entropy_of_tanh_is_as_exact_as_it_says(deviations: tuple[float, ...], error: float) -> None:
-    """Against a sum over 200,001 points."""
+@pytest.mark.parametrize(("stds", "error"), [((0.05, 0.3, 1.0, 2.0), 1e-3), ((4.0, math.exp(2.0)), 0.1)])
+def test_entropy_of_tanh_is_as_accurate_as_documented(stds: tuple[float, ...], error: float) -> None:
+    """Compared with a sum over 200,001 points."""
     points = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
     weights = torch.softmax(-0.5 * points**2, 0)
     log_width = torch.tensor([math.log(5.0)], dtype=torch.float64)
-    for deviation, mean in itertools.product(deviations, (0.0, 0.5, -1.5, 3.0, -8.0)):
-        log_std = torch.tensor([math.log(deviation)], dtype=torch.float64)
+    for std, mean in itertools.product(stds, (0.0, 0.5, -1.5, 3.0, -8.0)):
+        log_std = torch.tensor([math.log(std)], dtype=torch.float64)
         ours = SquashedGaussian(torch.tensor([[mean]], dtype=torch.float64), log_std, log_width).entropy().item()
-        u = mean + deviation * points
+        u = mean + std * points
         log_slope = math.log(5.0 / 2) + 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))
-        exact = 0.5 * math.log(2 * math.pi * math.e) + math.log(deviation) + (weights * log_slope).sum().item()
+        exact = 0.5 * math.log(2 * math.pi * math.e) + math.log(std) + (weights * log_slope).sum().item()
         assert abs(ours - exact) < error
 
 
@@ -318,7 +319,7 @@ def test_entropy_of_tanh_is_as_exact_as_it_says(deviations: tuple[float, ...], e
 
 
 def filled(space: gymnasium.Space, rows: int, seed: int) -> tuple[Tree, list[Any]]:
-    """Elements of a space as a pool stores them [rows, ...], and as an environment gives them."""
+    """Return random elements of a space as a pool stores them, [rows, ...], and as an environment returns them."""
     space.seed(seed)
     elements = [space.sample() for _ in range(rows)]
     buffer = allocate(stored_space(space), rows)
@@ -328,11 +329,11 @@ def filled(space: gymnasium.Space, rows: int, seed: int) -> tuple[Tree, list[Any
 
 
 def unit_vector(size: int, index: int) -> list[float]:
-    return [float(place == index) for place in range(size)]
+    return [float(position == index) for position in range(size)]
 
 
-def prepared_by_hand(leaf: gymnasium.Space, value: Any) -> NDArray[np.float64]:
-    """One number or vector, without whitening."""
+def preprocessed_by_hand(leaf: gymnasium.Space, value: Any) -> NDArray[np.float64]:
+    """Return the preprocessed value of one leaf, without whitening."""
     if isinstance(leaf, spaces.Discrete):
         return np.array(unit_vector(int(leaf.n), int(value) - int(leaf.start)))
     if isinstance(leaf, spaces.MultiDiscrete):
@@ -344,11 +345,11 @@ def prepared_by_hand(leaf: gymnasium.Space, value: Any) -> NDArray[np.float64]:
 @given(observation_spaces(), SEEDS, st.booleans())
 @many(120)
 @torch.no_grad()
-def test_observations_come_out_as_their_output_space_says(space: gymnasium.Space, seed: int, normalize: bool) -> None:
+def test_preprocessed_observations_match_the_output_space(space: gymnasium.Space, seed: int, normalize: bool) -> None:
     rows, limit = 5, 1.5
     buffer, elements = filled(space, rows, seed)
     preprocess = make_preprocess(stored_space(space), normalize, limit)
-    # As a rollout of one environment has them; the last row, which the next rollout begins with, does not count.
+    # The shape of a rollout of one environment. Its last row is also the first of the next rollout, and does not count.
     preprocess.merge(tree_map(lambda leaf: leaf[:, None], buffer), np.ones((rows - 1, 1), np.bool_), Solo())
     result = preprocess(tree_map(torch.from_numpy, buffer))
     outputs = list(leaves_of(preprocess.output_space, result))
@@ -358,18 +359,18 @@ def test_observations_come_out_as_their_output_space_says(space: gymnasium.Space
         assert isinstance(output_space, spaces.Box)
         assert output.dtype == torch.float32
         assert output.shape == (rows, *output_space.shape)
-        expected = np.stack([prepared_by_hand(leaf, row[number]) for row in inputs])
+        expected = np.stack([preprocessed_by_hand(leaf, row[number]) for row in inputs])
         if normalize and isinstance(leaf, spaces.Box):
-            seen = expected[:-1].astype(np.float32).astype(np.float64)
-            expected = np.clip((expected - seen.mean(0)) / np.sqrt(seen.var(0) + EPSILON), -limit, limit)
-            constant = seen.var(0) < 1e-3  # a difference of rounding becomes a large number there
+            merged = expected[:-1].astype(np.float32).astype(np.float64)
+            expected = np.clip((expected - merged.mean(0)) / np.sqrt(merged.var(0) + EPSILON), -limit, limit)
+            constant = merged.var(0) < 1e-3  # whitening makes rounding errors large there
             expected, output = (np.where(constant, 0, array) for array in (expected, output.numpy()))
         assert np.isfinite(np.asarray(output)).all()
         np.testing.assert_allclose(np.asarray(output), expected, rtol=1e-4, atol=1e-4)
 
 
-def randomise(policy: Policy, seed: int) -> None:
-    """Weights that make every input count, and statistics that are not those of the start."""
+def randomize(policy: Policy, seed: int) -> None:
+    """Change the weights so that every input matters, and the statistics so that they are not the initial ones."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -384,16 +385,16 @@ def randomise(policy: Policy, seed: int) -> None:
 def policy_of(
     space: gymnasium.Space, action_space: gymnasium.Space, seed: int, masked: bool, **settings: Any
 ) -> tuple[Config, Policy, Tree]:
-    """A policy for these spaces, and 6 observations, their masks included."""
+    """Return a policy for these spaces, and 6 observations with their masks."""
     rng, rows = np.random.default_rng(seed), 6
     obs, _ = filled(space, rows, seed)
-    seen: gymnasium.Space = stored_space(space)
+    stored: gymnasium.Space = stored_space(space)
     bits = random_mask(action_space, rng, rows)
     if masked and bits.shape[1]:
-        obs, seen = {"observation": obs, "action_mask": bits}, Masked(seen, bits.shape[1])
+        obs, stored = {"observation": obs, "action_mask": bits}, Masked(stored, bits.shape[1])
     config = Config(hidden_sizes=(8,), clip_observations=2.0, **settings)
-    policy = make_policy(config, seen, action_space)
-    randomise(policy, seed % 1000)
+    policy = make_policy(config, stored, action_space)
+    randomize(policy, seed % 1000)
     policy.guard.check(obs)
     return config, policy, obs
 
@@ -419,7 +420,7 @@ def learn(config: Config, policy: Policy, obs: Tree, action: NDArray[Any], compu
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Up to float precision, which is relative to the largest number that took part."""
+    """Return whether arrays are equal up to float precision, relative to the largest number."""
     return np.allclose(ours, theirs, rtol=1e-4, atol=2e-5 * max(1.0, float(np.abs(theirs).max())))
 
 
@@ -452,23 +453,23 @@ def test_numpy_and_autograd_agree_on_any_observation(
 
 @given(observation_spaces(2), action_spaces(depth=2), st.sampled_from(DISTRIBUTIONS), SEEDS, st.booleans())
 @many(25)
-def test_any_policy_learns_from_what_it_saw(
+def test_the_update_computes_what_the_policy_does(
     space: gymnasium.Space, action_space: gymnasium.Space, distribution: str, seed: int, masked: bool
 ) -> None:
-    """A rollout's log-probabilities and values are those of the policy itself, and its gradient reaches all weights."""
+    """The log-probabilities and values of a rollout are those of the policy, and the gradient reaches the weights."""
     config, policy, obs = policy_of(space, action_space, seed, masked, action_distribution=distribution)
     head = policy.head
     with torch.no_grad():
-        law, value, _ = policy(tree_map(torch.from_numpy, obs), (), None)
-        sample = law.sample(noise_of(head, np.random.default_rng(seed), 6))
-        log_prob, entropy = law.log_prob(sample), law.entropy()
+        action_distribution, value, _ = policy(tree_map(torch.from_numpy, obs), (), None)
+        sample = action_distribution.sample(noise_of(head, np.random.default_rng(seed), 6))
+        log_prob, entropy = action_distribution.log_prob(sample), action_distribution.entropy()
     outputs = learn(config, policy, obs, stored(head, sample).numpy(), "autograd")
     expected = log_prob, entropy, value, log_prob, value
     for ours, theirs in zip(outputs[:5], expected, strict=True):
         assert ours.shape == (6,)
         assert np.isfinite(ours).all()
         assert same(ours, theirs.numpy())
-    next_value = value.flip(0).numpy()  # the row after, but for those that a time-out cut off
+    next_value = value.flip(0).numpy()  # of the next row, except after a truncation
     next_value[[1, 3]] = value[[0, 2]].numpy()
     assert same(outputs[5], next_value)
     assert np.isfinite(outputs[6]).all()
@@ -479,7 +480,7 @@ def test_any_policy_learns_from_what_it_saw(
 
 
 def identical(ours: gymnasium.Space, theirs: gymnasium.Space) -> bool:
-    """Gymnasium's equality takes bounds that are merely close, and a Dict for a subclass of it."""
+    """Return whether spaces are exactly equal. Gymnasium compares bounds approximately and ignores subclasses of Dict."""
     if type(ours) is not type(theirs) or ours != theirs:
         return False
     if isinstance(ours, spaces.Dict):
@@ -492,7 +493,7 @@ def identical(ours: gymnasium.Space, theirs: gymnasium.Space) -> bool:
 
 @given(st.one_of(observation_spaces(), action_spaces(bounded=False)), st.integers(1, 9))
 @many(150)
-def test_spaces_survive_json(space: gymnasium.Space, choices: int) -> None:
+def test_spaces_are_the_same_after_json(space: gymnasium.Space, choices: int) -> None:
     for each in (space, Masked(space, choices), stored_space(Masked(space, choices))):
         document = json.loads(json.dumps(space_to_json(each)))
         assert identical(space_from_json(document), each)

@@ -1,4 +1,4 @@
-"""Distributions against torch.distributions, samples against probabilities, and the way from sample to environment."""
+"""Distributions compared with torch.distributions, samples with probabilities, and the conversion of actions for the env."""
 
 import math
 from typing import Any
@@ -30,7 +30,7 @@ def test_categorical_equals_torch() -> None:
     assert torch.equal(ours.mode(), theirs.probs.argmax(-1))
 
 
-def test_categorical_entropy_survives_a_certain_action() -> None:
+def test_categorical_entropy_is_finite_if_an_action_is_certain() -> None:
     certain = Categorical(torch.tensor([[0.0, 90.0, -90.0]]))
     assert certain.entropy().item() == pytest.approx(0, abs=1e-6)
     assert certain.log_prob(torch.tensor([2])).item() == pytest.approx(-180)
@@ -58,13 +58,13 @@ def test_sampling_frequencies_match_probabilities() -> None:
     head = CategoricalHead(spaces.Discrete(4))
     draws = 40_000
     noise = torch.from_numpy(head.noise(np.random.default_rng(0), draws))
-    logits = torch.from_numpy(np.log(probabilities)).float() + 7  # unnormalised on purpose
+    logits = torch.from_numpy(np.log(probabilities)).float() + 7  # not normalized on purpose
     counts = np.bincount(Categorical(logits.expand(draws, 4)).sample(noise), minlength=4)
     chi_square = ((counts - draws * probabilities) ** 2 / (draws * probabilities)).sum()
-    assert chi_square < 16.3  # 0.1 % of fair draws of three degrees of freedom lie beyond
+    assert chi_square < 16.3  # exceeded with probability 0.001, for three degrees of freedom
 
 
-def test_gaussian_samples_have_the_mean_and_deviation() -> None:
+def test_gaussian_samples_have_the_mean_and_standard_deviation() -> None:
     head = GaussianHead(spaces.Box(-1, 1, (2,), np.float32), 0.0, "independent")
     draws = 40_000
     noise = torch.from_numpy(head.noise(np.random.default_rng(0), draws))
@@ -74,7 +74,7 @@ def test_gaussian_samples_have_the_mean_and_deviation() -> None:
     assert abs(np.corrcoef(sample.T.numpy())[0, 1]) < 0.02
 
 
-def test_noise_is_fresh_in_every_step_and_fixed_by_its_stream() -> None:
+def test_noise_differs_between_steps_and_is_determined_by_its_generator() -> None:
     for head in (CategoricalHead(spaces.Discrete(4)), GaussianHead(spaces.Box(-1, 1, (2, 2), np.float32), 0.0, "independent")):
         noise = head.noise(np.random.default_rng(5), 10)
         assert noise.dtype == np.float32
@@ -100,11 +100,11 @@ def test_box_actions_are_clipped_to_their_bounds_and_shaped_as_the_space() -> No
     action = env_actions(head, sample)
     assert action.shape == (3, 2, 2)
     assert action.reshape(3, 4).tolist() == [[1, 5, 5, -1], [-1, -5, 0, -2], [0.5, 1e6, 0.5, -1.5]]
-    assert sample[0].tolist() == [5, 5, 5, 5]  # the sample itself is what is learnt from
+    assert sample[0].tolist() == [5, 5, 5, 5]  # the update uses the sample, so it must not change
 
 
 def by_numpy(space: spaces.Box, distribution: str, sample: NDArray[np.float32]) -> NDArray[np.floating]:
-    """What the environment must receive, computed in double precision for all but the clipped Gaussian."""
+    """Return the expected actions for the environment, in double precision except for the clipped Gaussian."""
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     if distribution == "clip":
         return np.minimum(np.maximum(sample, low), high).reshape(len(sample), *space.shape).astype(space.dtype)
@@ -130,7 +130,7 @@ def test_box_actions_equal_those_of_numpy_and_stay_within_the_bounds(data: Any, 
     if distribution == "clip":
         np.testing.assert_array_equal(action, expected)
     else:
-        # The numbers near a bound are as far apart as its size allows.
+        # Rounding errors are proportional to the bounds.
         size = np.maximum(np.abs(space.low), np.abs(space.high)).astype(np.float64)
         assert (np.abs(action - expected) <= 4 * np.finfo(np.float32).eps * size).all()
 
@@ -147,8 +147,7 @@ def test_the_width_of_the_widest_box_does_not_overflow(dtype: type[np.floating],
     assert action[[0, 1, 1], [0, 0, 1]].tolist() == [float(dtype(-limit)), 0, float(dtype(limit))]
 
 
-def test_discrete_actions_are_passed_on_as_they_are() -> None:
-    """No conversion in the step loop where none is needed."""
+def test_discrete_actions_are_not_copied_without_need() -> None:
     action = np.arange(3)
     assert env_actions(make_head(spaces.Discrete(3), Config()), action) is action
     for space in (spaces.Discrete(3, start=1), spaces.Discrete(3, dtype=np.int32)):
@@ -156,12 +155,12 @@ def test_discrete_actions_are_passed_on_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["clip", "tanh", "beta"])
-def test_constants_follow_the_actions_and_are_not_in_checkpoints(distribution: str) -> None:
+def test_actions_are_converted_on_their_device_by_constants_that_are_not_saved(distribution: str) -> None:
     box = spaces.Box(-1, 1, (2,), np.float64)
     for space in (box, spaces.MultiDiscrete([2, 3])):
         head = make_head(space, Config(action_distribution=distribution))
         assert set(head.state_dict()) <= {"log_std"}
-        # Actions come to the host also from a device that has no float64.
+        # The actions of a policy on another device are converted on the host, where float64 exists.
         host_action = np.zeros((4, 2), head.layout.dtype)
         assert env_actions(head.to("meta"), host_action).shape == (4, 2)
         assert head.to_env(torch.from_numpy(host_action).to("meta")).device.type == "meta"
@@ -175,13 +174,13 @@ def test_heads_are_abstract() -> None:
         Incomplete()  # type: ignore[abstract]
 
 
-def test_deviation_starts_as_told_and_does_not_depend_on_the_features() -> None:
+def test_standard_deviation_has_its_initial_value_and_does_not_depend_on_the_features() -> None:
     head = GaussianHead(spaces.Box(-1, 1, (2,), np.float32), -0.5, "independent")
     for features in torch.randn((2, 4, 2), generator=torch.Generator().manual_seed(0)):
         assert head(features).log_std.tolist() == [-0.5, -0.5]
 
 
-def test_one_hot_observations_count_from_the_start_of_the_space() -> None:
+def test_one_hot_observations_begin_at_the_start_of_the_space() -> None:
     one_hot = make_preprocess(spaces.Discrete(3, start=5), True, 10.0)
     assert isinstance(one_hot, OneHot)
     assert one_hot(torch.tensor([5, 7])).tolist() == [[1, 0, 0], [0, 0, 1]]

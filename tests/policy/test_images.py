@@ -1,4 +1,4 @@
-"""Images: which encoder they get, that bytes stay bytes until there, and that memory layout changes nothing."""
+"""Images: the choice of the encoder and of the axis of channels, the scaling of bytes, and the memory layout."""
 
 import dataclasses
 import math
@@ -60,7 +60,7 @@ def test_what_is_an_image() -> None:
         (spaces.Box(-1, 1, (4,), np.float32), {}, MLP, False),
     ],
 )
-def test_encoders_go_by_the_observation_and_by_name(space: Any, settings: dict[str, Any], expected: type, shared: bool) -> None:
+def test_encoders_are_chosen_by_observation_or_name(space: Any, settings: dict[str, Any], expected: type, shared: bool) -> None:
     policy = make_policy(Config(**settings), space, ACTION)
     assert type(policy.actor) is expected
     assert (policy.critic is None) is shared
@@ -74,7 +74,7 @@ def test_encoders_go_by_the_observation_and_by_name(space: Any, settings: dict[s
         (ATARI, "resnet", "there is no such encoder; use mlp, nature, impala, small"),
     ],
 )
-def test_encoders_that_do_not_fit_are_refused(space: Any, name: str, words: str) -> None:
+def test_encoders_that_do_not_fit_raise_an_error(space: Any, name: str, words: str) -> None:
     with pytest.raises(ProxRLError, match=words):
         make_policy(Config(encoder=name), space, ACTION)
 
@@ -85,7 +85,7 @@ def test_bytes_become_unit_floats_with_the_channels_first_in_shape_and_last_in_m
     floats = ToFloat(space)(images)
     expected = images if space is ATARI else images.permute(0, 3, 1, 2)
     assert torch.equal(floats, expected.float())
-    # The scale is in the first layer, of every encoder.
+    # The first layer of every encoder scales them.
     for encoder in (NatureCNN(space), SmallCNN(space), ImpalaCNN(space)):
         first: Any = encoder.convolutions[0]
         plain = torch.nn.functional.conv2d(floats / 255, first.weight, first.bias, first.stride, first.padding)
@@ -99,7 +99,7 @@ def image(*shape: int) -> spaces.Box:
 
 
 @pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (64, 64, 3), (60, 80, 3), (7, 7, 3), (12, 84, 84), (84, 84, 12)])
-def test_the_usual_shapes_of_images_are_read_without_a_word(shape: tuple[int, ...]) -> None:
+def test_the_channels_of_usual_images_need_no_message(shape: tuple[int, ...]) -> None:
     policy = make_policy(Config(), image(*shape), ACTION)
     assert policy.actor.to_float.channels == min(shape)
     assert image_assumptions(policy) == []
@@ -115,7 +115,7 @@ def test_the_usual_shapes_of_images_are_read_without_a_word(shape: tuple[int, ..
         ((60, 80, 12), "60 x 80 pixels with 12 channels (last axis)", "first"),
     ],
 )
-def test_unusual_shapes_say_what_was_assumed_and_how_to_override_it(shape: tuple[int, ...], assumed: str, other: Any) -> None:
+def test_a_guess_of_the_channels_is_reported_with_its_setting(shape: tuple[int, ...], assumed: str, other: Any) -> None:
     config = Config(encoder="small", trunk="separate")
     (line,) = image_assumptions(make_policy(config, image(*shape), ACTION))
     assert assumed in line
@@ -127,7 +127,7 @@ def test_unusual_shapes_say_what_was_assumed_and_how_to_override_it(shape: tuple
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((17, 9, 9), "first"), ((9, 9, 17), "last")])
-def test_board_planes_are_read_as_the_setting_says(shape: tuple[int, ...], channels: str) -> None:
+def test_the_channels_of_board_planes_can_be_set(shape: tuple[int, ...], channels: str) -> None:
     config = Config(image_channels=channels)
     mixed = spaces.Dict(board=image(*shape), turn=spaces.Discrete(2))
     (encoder,) = make_policy(config, mixed, ACTION).actor.images
@@ -138,7 +138,7 @@ def test_board_planes_are_read_as_the_setting_says(shape: tuple[int, ...], chann
         assert torch.equal(network.to_float(pixels), planes.float())
 
 
-def test_the_first_lines_of_a_run_say_what_was_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reports_the_guess_of_the_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Board(gymnasium.Env):
         observation_space, action_space = image(17, 9, 9), spaces.Discrete(2)
 
@@ -153,8 +153,8 @@ def test_the_first_lines_of_a_run_say_what_was_assumed(tmp_path: Path, capsys: p
     proxrl.train(Board, quiet=False, **settings)
     assert "taken for 17 x 9 pixels with 9 channels (last axis)" in " ".join(capsys.readouterr().out.split())
     path = proxrl.train(Board, quiet=False, image_channels="first", name="planes", **settings).path
-    assert "channels" not in capsys.readouterr().out
-    # A run of a version without the setting has no line of it.
+    assert "taken for" not in capsys.readouterr().out
+    # Runs of earlier versions have no such setting.
     config = path / "config.toml"
     lines = config.read_text().splitlines(keepends=True)
     config.write_text("".join(line for line in lines if not line.startswith("image_channels")))
@@ -229,7 +229,7 @@ def test_the_flat_buffer_keeps_channels_last_weights_and_their_gradients() -> No
     assert torch.allclose(policy.actor.linear.weight, 0.5 * twin.actor.linear.weight)
 
 
-def test_bfloat16_is_refused_where_the_cpu_lacks_it_and_close_where_it_has_it() -> None:
+def test_bfloat16_is_accurate_or_raises_an_error_if_the_cpu_lacks_it() -> None:
     config = Config(precision="bfloat16")
     policy = make_policy(config, ATARI, ACTION)
     parameters = FlatParameters(policy.groups())
@@ -283,7 +283,7 @@ def test_what_acting_remembers_is_what_evaluating_computes(stack: int) -> None:
     assert not torch.equal(parts.parameters.values, before)
 
 
-def test_first_policy_on_images_is_nearly_uniform() -> None:
+def test_initial_policy_on_images_is_nearly_uniform() -> None:
     policy = make_policy(Config(), ATARI, ACTION)
     with torch.no_grad():
         assert policy(random_images(ATARI), (), None)[0].entropy().min() > math.log(6) - 0.01

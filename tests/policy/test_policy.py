@@ -1,4 +1,4 @@
-"""How a policy begins, and what its parts share."""
+"""The initial weights of a policy, what its parts share, and its outputs."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ def make(action_space: spaces.Space = DISCRETE, **changes: Any) -> Policy:
 
 
 def gain(weight: torch.Tensor) -> float:
-    """Orthogonal rows or columns, whichever are fewer, all of this length."""
+    """Check that the rows or columns, whichever are fewer, are orthogonal and of the same length, and return it."""
     rows = weight if weight.shape[0] <= weight.shape[1] else weight.T
     product = rows @ rows.T
     diagonal = product.diagonal()
@@ -55,7 +55,7 @@ def test_policy_and_value_share_no_weight() -> None:
     assert not torch.equal(policy.actor.layers[0].weight, policy.critic.layers[0].weight)
 
 
-def test_the_seed_alone_fixes_the_weights() -> None:
+def test_the_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(1)
     first = make(seed=3).state_dict()
     torch.manual_seed(2)
@@ -67,7 +67,7 @@ def test_the_seed_alone_fixes_the_weights() -> None:
     assert not torch.equal(first["actor.layers.0.weight"], other["actor.layers.0.weight"])
 
 
-def test_making_a_policy_leaves_the_global_generator_untouched() -> None:
+def test_making_a_policy_does_not_change_the_global_generator() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -84,14 +84,14 @@ def test_call_signature_and_shapes() -> None:
         assert state == ()
 
 
-def test_the_first_policy_is_nearly_uniform() -> None:
+def test_the_initial_policy_is_nearly_uniform() -> None:
     obs = 10 * torch.randn((50, 6), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert make()(obs, (), None)[0].entropy().min() > math.log(3) - 1e-3
         assert make(BOX)(obs, (), None)[0].mode().abs().max() < 0.1
 
 
-def test_statistics_travel_with_the_weights() -> None:
+def test_statistics_are_in_the_state_dict() -> None:
     names = make(normalize_observations=True).state_dict().keys()
     assert {"preprocess.moments.count", "preprocess.moments.mean", "preprocess.moments.variance"} <= names
     assert not any(name.startswith("preprocess") for name in make(normalize_observations=False).state_dict())
