@@ -18,7 +18,7 @@ function differencesTable(runs) {
   return heads.length > 1 && rows.length ? table(["Setting", ...heads.map(([label]) => label)], rows) : null;
 }
 
-function videoParts(run) {
+function videoElements(run) {
   const parts = [], notShown = [];
   for (const video of run.videos) {
     if (!video.source || parts.length) {
@@ -38,7 +38,7 @@ function videoParts(run) {
   return parts;
 }
 
-function repeatParts(run) {
+function repeatElements(run) {
   const box = element("div", { class: "command" }), text = element("code", {}, run.command);
   const button = element("button", { type: "button" }, "Copy");
   button.addEventListener("click", () => {
@@ -47,7 +47,7 @@ function repeatParts(run) {
     if (navigator.clipboard) navigator.clipboard.writeText(run.command).then(() => { button.textContent = "Copied"; }, () => {});
   });
   box.append(text, button);
-  const note = "In the same folder, this command resumes the run if it is not finished; --clobber or another --name starts anew.";
+  const note = "In the same folder, this command resumes the run if it is not finished; --clobber or another --name starts over.";
   return [box, element("p", { class: "note" }, `${note} All settings are in ${run.config_path}.`)];
 }
 

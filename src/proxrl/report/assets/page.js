@@ -43,9 +43,9 @@ function render() {
   if (!runs.length) return;
   find("runs-table").replaceChildren(runsTable(runs, lastChange));
   const versions = runs.map((run) => [run.id, run.version]);
-  fill("evaluation-body", versions, () => evaluationParts(runs));
+  fill("evaluation-body", versions, () => evaluationElements(runs));
   find("evaluation").hidden = !find("evaluation-body").children.length;
-  fill("published-body", [versions, state.data.published], () => publishedParts(state.data));
+  fill("published-body", [versions, state.data.published], () => publishedElements(state.data));
   find("published").hidden = !find("published-body").children.length;
   fill("differences-table", versions, () => differencesTable(runs));
   find("differences").hidden = !find("differences-table").children.length;
@@ -147,8 +147,8 @@ function renderDetails() {
   fillChoice("run", runs.map((run) => [run.id, run.label]), options);
   find("choose").hidden = runs.length < 2;
   const run = runs.find((candidate) => candidate.id === find("run").value) || runs[0];
-  fill("video", [run.id, run.videos.map(({ name, size }) => [name, size])], () => videoParts(run));
-  fill("repeat", [run.id, run.command], () => repeatParts(run));
+  fill("video", [run.id, run.videos.map(({ name, size }) => [name, size])], () => videoElements(run));
+  fill("repeat", [run.id, run.command], () => repeatElements(run));
   const filter = find("filter").value, changed = find("changed").checked;
   fill("settings", [run.id, run.settings, filter, changed], () => settingsTable(run, state.data.about, filter, changed));
   fill("system", [run.id, run.machine, run.git, run.versions, run.host], () => systemTable(run));

@@ -140,7 +140,7 @@ function scoresOf(run) {
     })));
 }
 
-function evaluationParts(runs) {
+function evaluationElements(runs) {
   const parts = [];
   for (const [env, names] of groupsOf(runs)) {
     const scores = [...names.values()].flat().flatMap(scoresOf);
@@ -161,7 +161,7 @@ function evaluationParts(runs) {
   return parts;
 }
 
-function publishedParts(data) {
+function publishedElements(data) {
   const parts = [];
   for (const [env, names] of groupsOf(data.runs)) {
     const theirs = data.published[env] || [];
