@@ -14,6 +14,7 @@ import safetensors.numpy
 
 import proxrl
 from commands import SMALL, SUPPORT, run, saved, start, steps, wait_for
+from disks import mounted
 from proxrl.cli import main
 
 Refused = Callable[..., str]
@@ -342,13 +343,8 @@ def test_a_folder_in_which_another_process_trains(tmp_path: Path, refused: Refus
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem that is full after a few checkpoints."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a filesystem")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with mounted(tmp_path / "disk", "size=160k") as folder:
+        yield folder
 
 
 def test_full_disk(tiny_disk: Path, refused: Refused) -> None:

@@ -16,6 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from disks import mounted
 from proxrl.errors import ProxRLError
 from proxrl.runs import checkpoint
 
@@ -158,16 +159,9 @@ def test_checkpoints_of_a_newer_format(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real filesystem of 64 KB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, check=False)
-    if mount.returncode:
-        pytest.skip(f"can't mount a tmpfs here: {mount.stderr.decode().strip()}")
-    try:
+    """A filesystem of 64 KB."""
+    with mounted(tmp_path / "disk", "size=64k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def assert_save_fails_and_keeps_the_previous_checkpoint(path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from disks import mounted
 from proxrl.config import Config
 from proxrl.errors import ProxRLError
 from proxrl.runs import checkpoint
@@ -230,21 +231,16 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A folder that not even root can write to."""
     folder = tmp_path / "read_only"
-    folder.mkdir()
-    if sys.platform == "win32" or os.geteuid() != 0:
-        folder.chmod(0o555)
-        if os.access(folder, os.W_OK):
-            pytest.skip("this system does not keep the owner from writing")
-        yield folder
-        folder.chmod(0o755)
+    if sys.platform != "win32" and os.geteuid() == 0:  # root may write everywhere else
+        with mounted(folder, "ro"):
+            yield folder
         return
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)], capture_output=True, check=False)
-    if mount.returncode:
-        pytest.skip(f"root writes everywhere, and no read-only filesystem can be mounted: {mount.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
+    folder.mkdir()
+    folder.chmod(0o555)
+    if os.access(folder, os.W_OK):
+        pytest.skip("this system does not keep the owner from writing")
+    yield folder
+    folder.chmod(0o755)
 
 
 def test_read_only_folder(read_only: Path) -> None:

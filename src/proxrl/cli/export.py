@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.export.exporter import export_policy
 
-    options = {name: value for name, value in options.items() if name != "debug"}
+    options.pop("debug")
     exported = export_policy(**options)
     print(f"Wrote {exported.path} of step {exported.step:,}; it differs from the policy by {exported.difference:.1e} at most")
     print(f"Wrote {exported.card}")

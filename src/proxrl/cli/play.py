@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.look.window import play
 
-    options = {name: value for name, value in options.items() if name != "debug"}
+    options.pop("debug")
     for number, episode in enumerate(play(**options), start=1):
         print(f"episode {number}: return {episode.total_reward:.2f}, {episode.length:,} steps")
     return 0

@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     from proxrl.look.recording import RecordingProgress, record
 
-    options = {name: value for name, value in options.items() if name != "debug"}
+    options.pop("debug")
     with RecordingProgress(options["episodes"], options["max_steps"]) as progress:
         recording = record(**options, watch=progress.watch)
     cut = "" if len(recording.returns) == options["episodes"] else ", cut off by --max-steps"
