@@ -108,7 +108,7 @@ def envpool_task(rom: str) -> str:
     raise ProxRLError(f"EnvPool has no game {rom}; use --vector native or inprocess")
 
 
-# --- one game at a time ---------------------------------------------------------------------------------------------------
+# --- single games --------------------------------------------------------------------------------------------------------
 
 
 class ClassicAtari(gymnasium.Env):
@@ -128,12 +128,12 @@ class ClassicAtari(gymnasium.Env):
             frameskip=1,
             repeat_action_probability=options.sticky_actions,
             full_action_space=options.full_action_space,
-            render_mode=render_mode,  # and no limit of frames, which would also count those before the first step
+            render_mode=render_mode,  # without a limit of frames, which would also count those before the first step
         )
         self.action_space, self.observation_space = self.game.action_space, options.observation_space
         self.fires = options.fire_reset and "FIRE" in self.game.get_action_meanings()[FIRE : FIRE + 1]
         self.stack = np.zeros(self.observation_space.shape, np.uint8)
-        self.previous_picture: Any = None
+        self.previous_frame: Any = None
         self.life_lost = False
         self.lives = 0
         self.total, self.length = 0.0, 0
@@ -156,7 +156,7 @@ class ClassicAtari(gymnasium.Env):
         that need it (details 1 and 4); `noop_max` limits the sum of both, as in the pools.
         """
         screen, _ = self.game.reset(seed=seed)
-        self.previous_picture = None
+        self.previous_frame = None
         noops = int(self.np_random.integers(1, self.options.noop_max + 1)) - self.fires if self.options.noop_max else 0
         for action in [0] * noops + [FIRE] * self.fires:
             screen, _, game_over, _, _ = self.game.step(action)
@@ -165,7 +165,7 @@ class ClassicAtari(gymnasium.Env):
         return np.asarray(screen)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward, game_over = self.advance(int(action))
+        points, game_over = self.advance(int(action))
         self.length += 1
         info: dict[str, Any] = {}
         lives = self.game.ale.lives()
@@ -177,23 +177,26 @@ class ClassicAtari(gymnasium.Env):
             info[WHOLE_EPISODE] = (self.total, self.length)
         elif lost:
             self.life_lost, info[WHOLE_EPISODE] = True, None
-        learned_reward = float(self.options.reward(np.float64(reward)))  # type: ignore[arg-type]
-        return self.stack.copy(), learned_reward, terminated, out_of_time and not terminated, info
+        reward = float(self.options.reward(np.float64(points)))  # type: ignore[arg-type]
+        return self.stack.copy(), reward, terminated, out_of_time and not terminated, info
 
     def advance(self, action: int) -> tuple[float, bool]:
-        """Repeat an action for `frame_skip` frames; push the maximum of the last two, since sprites flicker (detail 2)."""
-        reward, game_over = 0.0, False
+        """Repeat an action for `frame_skip` frames; push the maximum of the last two, since sprites flicker (detail 2).
+
+        Returns the points gained and whether the game is over.
+        """
+        points, game_over = 0.0, False
         screens: list[Any] = []
         for _ in range(self.options.frame_skip):
-            self.previous_picture = self.game.render() if self.render_mode == "rgb_array" else None
-            screen, points, game_over, _, _ = self.game.step(action)
-            reward += float(points)
+            self.previous_frame = self.game.render() if self.render_mode == "rgb_array" else None
+            screen, gained, game_over, _, _ = self.game.step(action)
+            points += float(gained)
             screens.append(screen)
             if game_over:
                 break
-        self.total += reward
+        self.total += points
         self.push(np.maximum(screens[-1], screens[-2]) if self.options.max_pool and len(screens) > 1 else screens[-1])
-        return reward, game_over
+        return points, game_over
 
     def push(self, screen: NDArray[Any]) -> None:
         """Resize a screen (detail 5) and append it to the stack (detail 7)."""
@@ -205,9 +208,9 @@ class ClassicAtari(gymnasium.Env):
 
     def render(self) -> Any:
         """Return the screen in color, with the same maximum over two frames as in the observations."""
-        picture: Any = self.game.render()
-        both = self.options.max_pool and self.options.frame_skip > 1 and self.previous_picture is not None
-        return np.maximum(picture, self.previous_picture) if both else picture
+        frame: Any = self.game.render()
+        both = self.options.max_pool and self.options.frame_skip > 1 and self.previous_frame is not None
+        return np.maximum(frame, self.previous_frame) if both else frame
 
     def close(self) -> None:
         self.game.close()

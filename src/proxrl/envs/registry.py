@@ -207,7 +207,11 @@ def make_environments(
     if vector == "auto":
         vector = choose_vector(env, num_envs, family, kwargs)
     if family is ATARI and isinstance(env, str):
-        return _make_atari(env, kwargs, num_envs, vector, num_workers, first_env, action_mask, atari or AtariOptions())
+        if action_mask not in ("auto", "off"):
+            raise ProxRLError(f"--action-mask {action_mask}: Atari games have no action masks; leave it out")
+        if kwargs:
+            raise ProxRLError("--env-kwargs are not for Atari games, whose options are flags (see proxrl train --help)")
+        return _make_atari(env, num_envs, vector, num_workers, first_env, atari or AtariOptions())
     if isinstance(env, str) and vector != "envpool" and env not in gymnasium.registry and ":" not in env:
         raise ProxRLError(f"{env} exists only in EnvPool; use --vector envpool")
     if vector in ("envpool", "native") and action_mask not in ("auto", "off"):
@@ -234,19 +238,8 @@ def make_environments(
 
 
 def _make_atari(
-    env: str,
-    kwargs: dict[str, Any],
-    num_envs: int,
-    vector: str,
-    num_workers: int | None,
-    first_env: int,
-    action_mask: str,
-    options: AtariOptions,
+    env: str, num_envs: int, vector: str, num_workers: int | None, first_env: int, options: AtariOptions
 ) -> Environments:
-    if action_mask not in ("auto", "off"):
-        raise ProxRLError(f"--action-mask {action_mask}: Atari games have no action masks; leave it out")
-    if kwargs:
-        raise ProxRLError("--env-kwargs are not for Atari games, whose options are flags (see proxrl train --help)")
     rom = rom_of(env) or ""  # never empty after `check_env`
     match vector:
         case "native":
