@@ -81,7 +81,7 @@ class Reporter(Callback):
         if self._stop.is_set():
             session.stop_requested = True
             return
-        report, value = REPORTS_PER_RUN * session.step // session.parts.config.planned_steps, session.mean_return
+        report, value = REPORTS_PER_RUN * session.step // session.config.planned_steps, session.mean_return
         # A report at the end of the run could no longer save any steps.
         if self._last_report < report < REPORTS_PER_RUN and value is not None:
             self._last_report = report
