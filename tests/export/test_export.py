@@ -74,7 +74,7 @@ CASES: dict[str, tuple[gymnasium.Space, gymnasium.Space, dict[str, Any]]] = {
     ),
     "planes": (spaces.Box(0, 255, (9, 9, 17), np.uint8), spaces.Discrete(3), {"image_channels": "last"}),
     "asymmetric-bits": (TwoRooms.observation_space, spaces.MultiBinary((2, 2)), {"actor_keys": ("room", "hint")}),
-    "own": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Counting"}),
+    "plugin": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Counting"}),
     "gpu": (VECTOR, spaces.Discrete(2), {"device": "cuda", "precision": "bfloat16", "compile": True}),
     "unreadable": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Unreadable"}),
 }
@@ -267,7 +267,7 @@ def test_front_matter_is_yaml_for_all_names_of_environments(env: str) -> None:
 
 
 def test_bad_requests_are_errors_of_one_line_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path / "run", "own")
+    run = make_run(tmp_path / "run", "plugin")
     with pytest.raises(ProxRLError, match="--format tflite: there is no such format; use onnx or pt2"):
         export_policy(run, format="tflite")
     with pytest.raises(ProxRLError, match="--episodes is -1"):
@@ -290,7 +290,7 @@ def test_bad_requests_are_errors_of_one_line_and_write_nothing(tmp_path: Path, m
 
 
 def test_a_file_that_differs_from_its_policy_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path / "run", "own")
+    run = make_run(tmp_path / "run", "plugin")
     first = export_policy(run, format="pt2", episodes=0)
     before = first.path.read_bytes()
     original = exporter.deploy
@@ -331,7 +331,7 @@ def test_nothing_is_replaced_if_the_evaluation_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["settings.toml", "policy.pt2", "README.md"])
 def test_files_that_no_export_wrote_are_not_replaced(tmp_path: Path, name: str) -> None:
-    run = make_run(tmp_path / "run", "own")
+    run = make_run(tmp_path / "run", "plugin")
     (tmp_path / name).write_text("mine")
     with pytest.raises(ProxRLError, match=rf"{name} was not written by 'proxrl export'; give another folder by --out"):
         export_policy(run, format="pt2", out=tmp_path, episodes=0)
@@ -340,7 +340,7 @@ def test_files_that_no_export_wrote_are_not_replaced(tmp_path: Path, name: str) 
 
 
 def test_nan_is_a_difference(tmp_path: Path) -> None:
-    agent = proxrl.load(make_run(tmp_path / "run", "own"))
+    agent = proxrl.load(make_run(tmp_path / "run", "plugin"))
     deployed = exporter.deploy(agent)
 
     def run_file(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +362,7 @@ def test_equal_infinities_do_not_differ() -> None:
 
 
 def test_settings_of_loggers_and_callbacks_are_not_published(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "own")
+    run = make_run(tmp_path / "run", "plugin")
     changes = {"logger": "my_logs:Remote", "logger_kwargs": {"api_key": "s3cret"}}
     changes |= {"callback": "my_calls:Post", "callback_kwargs": {"token": "s3cret"}}
     save_toml(RunFolder(run).config().replace(**changes), run / "config.toml")
@@ -394,7 +394,7 @@ def test_the_card_describes_the_preprocessing_of_observations(tmp_path: Path) ->
 
 
 def test_clobber_removes_the_export(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "own")
+    run = make_run(tmp_path / "run", "plugin")
     export_policy(run, format="pt2", episodes=0)
     (run / "export" / "notes.txt").write_text("mine")
     with RunFolder(run) as folder:
@@ -403,7 +403,7 @@ def test_clobber_removes_the_export(tmp_path: Path) -> None:
 
 
 def test_clobber_keeps_a_folder_named_export_that_no_export_wrote(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "own")
+    run = make_run(tmp_path / "run", "plugin")
     (run / "export").mkdir()
     for name in ("README.md", "settings.toml", "policy.onnx"):
         (run / "export" / name).write_text("mine")

@@ -400,7 +400,7 @@ def policy_of(
 
 
 def learn(config: Config, policy: Policy, obs: Tree, action: NDArray[Any], compute_kind: str) -> tuple[Any, ...]:
-    """Outputs and gradient of a loss with given slopes, as an update computes them: on what `evaluate` has prepared."""
+    """Return the outputs, and the gradient of a loss with random slopes, as an update computes them."""
     policy = copy.deepcopy(policy)
     parameters = FlatParameters(policy.groups())
     compute = build_compute(config.replace(compute=compute_kind), policy, parameters)
@@ -410,12 +410,12 @@ def learn(config: Config, policy: Policy, obs: Tree, action: NDArray[Any], compu
     last = tree_map(lambda leaf: leaf[[0, 2]], obs)
     reward = np.zeros((1, rows), np.float32)
     rollout = make_rollout(obs=both, action=action[None], reward=reward, final_index=final, final_obs=last)
-    seen = compute.evaluate(rollout)
+    evaluation = compute.evaluate(rollout)
     zeros = compute.array(np.zeros(rows, np.float32))
-    outputs = compute.forward(Batch(seen.obs, compute.array(action), zeros, zeros, zeros, zeros, zeros))
+    outputs = compute.forward(Batch(evaluation.obs, compute.array(action), zeros, zeros, zeros, zeros, zeros))
     slopes = np.random.default_rng(5).normal(size=(3, rows)).astype(np.float32)
     compute.backward(Outputs(*map(compute.array, slopes)), list(compute.array(np.zeros(len(Terms._fields), np.float32))))
-    evaluated = seen.log_prob[0], seen.value[0], seen.next_value[0]
+    evaluated = evaluation.log_prob[0], evaluation.value[0], evaluation.next_value[0]
     return *map(np.asarray, (*outputs, *evaluated)), parameters.gradient.numpy().copy()
 
 

@@ -214,8 +214,8 @@ class ProductColumns(NamedTuple):
 
     def read(self, action: Tensor) -> Tensor:
         """Return the part's actions [B, *shape] from rows of the product."""
-        part = action.narrow(-1, self.action.start, self.action.stop - self.action.start)
-        part = part if self.shape else part.squeeze(-1)
+        start, stop = self.action.start, self.action.stop
+        part = action.narrow(-1, start, stop - start) if self.shape else action.select(-1, start)
         return part if part.dtype is self.dtype else part.to(self.dtype)
 
 
