@@ -1,4 +1,4 @@
-"""`proxrl bench`: a real run, whose parts add up."""
+"""`proxrl bench`: a real run, and shares of its time that add up."""
 
 import json
 import time
@@ -26,7 +26,7 @@ def make_slow() -> gymnasium.Env:
     return Slow(gymnasium.make("CartPole-v1"))
 
 
-def test_slow_environments_are_where_the_time_goes() -> None:
+def test_slow_environments_take_most_of_the_time() -> None:
     config = Config(env="slow", num_envs=2, rollout_steps=16, num_minibatches=2, epochs=1, vector="inprocess")
     speed = bench(config, seconds=0.5, env=make_slow)
     assert speed.environments > 0.5
@@ -52,15 +52,15 @@ def test_the_command_prints_a_rate_and_leaves_nothing_behind(
     assert main(["bench", "CartPole-v1", "--seconds", "0"]) == 2
 
 
-def test_two_ranks_speak_once_and_tell_what_messages_cost(tmp_path: Path) -> None:
+def test_two_ranks_print_once_and_report_the_share_of_communication(tmp_path: Path) -> None:
     done = run_ranks_by("mpi", 2, "bench", "CartPole-v1", *SMALL, "--seconds", "0.5", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["ranks"] == 2
-    assert 0 < told["communication"] < 1
+    speed = json.loads(done.stdout)
+    assert speed["ranks"] == 2
+    assert 0 < speed["communication"] < 1
 
 
-def test_messages_and_calls_are_counted() -> None:
+def test_messages_and_calls_are_timed() -> None:
     world = TimedWorld(Solo())
     assert world.gather({"a": 1}) == [{"a": 1}]
     assert world.size == 1

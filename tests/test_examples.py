@@ -1,4 +1,4 @@
-"""Every example runs and prints what it should, and so do the commands in its docstring."""
+"""Every example runs and prints what it should, and the commands in its docstring run."""
 
 import ast
 import os
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
-# The end of the output of each.
+# What the output of each example ends with.
 EXPECTED = {
     "action_mask": r"won (9\d|100) of 100 games",
     "asymmetric_critic": r"explains (0\.[89]\d|1\.00) of the returns; without the hidden key -?0\.[01]\d\n"

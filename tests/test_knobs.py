@@ -1,4 +1,4 @@
-"""Every knob does what it says, by numbers: each test fails if its knob does nothing."""
+"""Every setting of the algorithm has its documented effect: each test fails if its setting does nothing."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ def make_parts(pool: Any = None, **changes: Any) -> Parts:
 
 
 def updated(phases: Any = None, **changes: Any) -> tuple[Parts, torch.Tensor, dict[str, float]]:
-    """Parts after one update, the weights before it, and its metrics."""
+    """Return parts after one update, the weights before it, and its metrics."""
     parts = make_parts(**changes)
     now = parts.adaptive.apply_to(parts.config.at(0))
     batch = ppo.advantage(parts, collect(parts), now)
@@ -56,12 +56,12 @@ def updated(phases: Any = None, **changes: Any) -> tuple[Parts, torch.Tensor, di
     return parts, before, metrics
 
 
-def moved(parts: Parts, before: torch.Tensor) -> tuple[bool, bool]:
-    """Whether the policy's and the value's weights have changed."""
+def changed(parts: Parts, before: torch.Tensor) -> tuple[bool, bool]:
+    """Return whether the weights of the policy and of the value have changed."""
     return tuple(not torch.equal(parts.parameters.values[part], before[part]) for part in parts.parameters.groups)  # type: ignore[return-value]
 
 
-# --- what is on the list is read ----------------------------------------------------------------------------------------------
+# --- all settings -------------------------------------------------------------------------------------------------------------
 
 
 def test_every_setting_is_read_somewhere() -> None:
@@ -73,28 +73,28 @@ def test_every_setting_is_read_somewhere() -> None:
     for field in dataclasses.fields(Config):
         if field.name == "engine":
             continue  # has one choice so far, and validation reads that
-        # As an attribute, or by its name in text, as schedules and own parts are.
+        # As an attribute, or by its name in a string, as schedules and plugins are.
         assert re.search(rf'(config|self|now|resolved|options)\.{field.name}\b|"{field.name}"', outside), field.name
 
 
-# --- epochs and optimisers ----------------------------------------------------------------------------------------------------
+# --- epochs and optimizers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize(("phase", "expected"), [(POLICY_ONLY, (True, False)), (VALUE_ONLY, (False, True))])
 def test_a_phase_changes_only_what_learns_in_it(compute: str, phase: Phase, expected: tuple[bool, bool]) -> None:
     parts, before, _ = updated([phase], compute=compute, value_epochs=1)
-    assert moved(parts, before) == expected
+    assert changed(parts, before) == expected
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_value_epochs_are_passes_of_the_value_after_those_of_the_policy(compute: str) -> None:
     parts, before, metrics = updated(compute=compute, epochs=3, value_epochs=5)
-    assert moved(parts, before) == (True, True)
+    assert changed(parts, before) == (True, True)
     assert [int(rule.steps) for rule in parts.optimizer.rules] == [3 * 2, 5 * 2]
     assert metrics.keys() >= {"losses/policy_loss", "losses/value_loss", "losses/final_kl"}
-    # With two separate networks the policy can't tell whether the value learns beside it or after it, but for the shared limit of
-    # the gradient's norm.
+    # With separate networks, it makes no difference to the policy whether the value learns with it or after it, except through
+    # the limit of the gradient's norm, which is over both.
     joint, _, _ = updated(compute=compute, epochs=3, max_grad_norm=None)
     separate, _, _ = updated(compute=compute, epochs=3, value_epochs=5, max_grad_norm=None)
     part = joint.parameters.groups[0]
@@ -108,14 +108,14 @@ def test_the_kl_stop_ends_the_policys_epochs_but_not_the_values() -> None:
     assert value_steps == 20
 
 
-def test_the_gradients_norm_in_a_value_phase_is_the_values_own() -> None:
+def test_in_a_value_phase_only_the_value_has_a_gradient() -> None:
     parts, _, _ = updated([VALUE_ONLY], value_epochs=1, num_minibatches=1, max_grad_norm=None)
     policy, value = parts.parameters.groups
     assert parts.parameters.gradient[policy].abs().max() == 0
     assert parts.parameters.gradient[value].abs().max() > 0
 
 
-def test_value_learning_rate_and_optimizer_are_the_values_alone() -> None:
+def test_value_learning_rate_and_value_optimizer_do_not_affect_the_policy() -> None:
     plain, before, _ = updated(epochs=1, max_grad_norm=None)
     policy, value = plain.parameters.groups
     for changes in ({"value_learning_rate": 0.05}, {"value_optimizer": "sgd"}):
@@ -124,12 +124,12 @@ def test_value_learning_rate_and_optimizer_are_the_values_alone() -> None:
         assert not torch.allclose(other.parameters.values[value], plain.parameters.values[value], atol=1e-3)
     faster = updated([Phase(1, True, True)], num_minibatches=1, value_learning_rate=0.05)[0].parameters.values[value]
     slower = updated([Phase(1, True, True)], num_minibatches=1)[0].parameters.values[value]
-    # Adam's first step is the learning rate in every direction that has a gradient.
+    # Adam's first step moves every parameter that has a gradient by the learning rate.
     assert (faster - before[value]).abs().max().item() == pytest.approx(0.05, rel=1e-2)
     assert (slower - before[value]).abs().max().item() == pytest.approx(0.01, rel=1e-2)
 
 
-def test_a_plain_value_learning_rate_falls_as_the_policys_does() -> None:
+def test_a_constant_value_learning_rate_is_annealed_like_that_of_the_policy() -> None:
     config = Config(value_learning_rate=0.4, total_steps=512 * 4)
     assert [config.at(step).value_learning_rate for step in (0, 1024)] == pytest.approx([0.4, 0.2])
     assert config.replace(anneal_learning_rate=False).at(1024).value_learning_rate == 0.4
@@ -147,12 +147,12 @@ def test_the_optimizer_can_be_chosen(name: str) -> None:
     assert not torch.allclose(adam, other, atol=1e-4)
 
 
-def test_momentum_is_that_of_sgd() -> None:
+def test_momentum_changes_the_steps_of_sgd() -> None:
     heavy, light = (updated(optimizer="sgd", momentum=momentum)[0].parameters.values for momentum in (0.9, 0.0))
     assert not torch.allclose(heavy, light, atol=1e-5)
 
 
-def test_weight_decay_pulls_all_weights_towards_zero() -> None:
+def test_weight_decay_pulls_all_weights_toward_zero() -> None:
     free, before, _ = updated(optimizer="adamw", weight_decay=0.0, epochs=1, num_minibatches=1)
     pulled, _, _ = updated(optimizer="adamw", weight_decay=0.5, epochs=1, num_minibatches=1)
     assert torch.allclose(pulled.parameters.values, free.parameters.values - 0.01 * 0.5 * before, atol=1e-6)
@@ -175,19 +175,19 @@ def test_microbatches_are_smaller_and_hold_every_row_once() -> None:
     batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     config = parts.config
     for minibatch in Minibatches(config, parts.compute, Solo(), 0).draw(batch, ppo.random_streams(parts, 0), 1):
-        shares = list(microbatches(minibatch, 3))
-        assert [len(piece.weight) for piece in shares] == [6, 6, 6]
-        assert torch.equal(torch.cat([piece.obs for piece in shares]), minibatch.obs)
+        parts_of_minibatch = list(microbatches(minibatch, 3))
+        assert [len(microbatch.weight) for microbatch in parts_of_minibatch] == [6, 6, 6]
+        assert torch.equal(torch.cat([microbatch.obs for microbatch in parts_of_minibatch]), minibatch.obs)
 
 
-def test_accumulated_gradients_travel_once_per_step() -> None:
-    class Counting(Solo):
+def test_accumulated_gradients_are_summed_over_ranks_once_per_step() -> None:
+    class CountingWorld(Solo):
         messages = 0
 
         def sum_(self, tensor: torch.Tensor) -> None:
             self.messages += tensor.numel() == size
 
-    parts = assemble(small_config(accumulate=3), InProcessEnvs(scripted(SCRIPTS)), world := Counting())
+    parts = assemble(small_config(accumulate=3), InProcessEnvs(scripted(SCRIPTS)), world := CountingWorld())
     size = parts.parameters.message.numel()
     batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     ppo.update(parts, batch, ppo.random_streams(parts, 0), parts.config.at(0), parts.config.phases(0))
@@ -198,8 +198,8 @@ def test_accumulated_gradients_travel_once_per_step() -> None:
 
 
 def test_a_kl_penalty_keeps_the_policy_closer() -> None:
-    free, penalised = (updated(epochs=10, clip=None, kl_coef=coef)[2]["losses/final_kl"] for coef in (0.0, 30.0))
-    assert penalised < 0.5 * free
+    free, penalized = (updated(epochs=10, clip=None, kl_coef=coef)[2]["losses/final_kl"] for coef in (0.0, 30.0))
+    assert penalized < 0.5 * free
 
 
 def test_clip_off_is_no_clipping() -> None:
@@ -213,53 +213,53 @@ def test_clip_off_is_no_clipping() -> None:
     ("divergence", "penalty", "step_size"), [(0.1, 2.0, 1 / 1.5), (0.001, 0.5, 1.5), (0.011, 1.0, 1.0), (0.016, 2.0, 1.0)]
 )
 def test_adaptive_coefficients_by_hand(divergence: float, penalty: float, step_size: float) -> None:
-    steering = AdaptiveCoefficients(penalty_target=0.01, learning_rate_target=0.01)
+    adaptive = AdaptiveCoefficients(penalty_target=0.01, learning_rate_target=0.01)
     now = Config(kl_coef=3.0, learning_rate=0.5, anneal_learning_rate=False).at(0)
     for power in (1, 2):
-        steering.observe({"losses/final_kl": divergence})
-        after = steering.apply_to(now)
+        adaptive.observe({"losses/final_kl": divergence})
+        after = adaptive.apply_to(now)
         assert after.kl_coef == pytest.approx(3 * penalty**power)
         assert after.learning_rate == pytest.approx(0.5 * step_size**power)
-    steering.observe({})  # an update that took no step
-    assert steering.apply_to(now) == after
+    adaptive.observe({})  # an update that took no step
+    assert adaptive.apply_to(now) == after
 
 
-def test_without_targets_nothing_is_steered() -> None:
-    steering, now = AdaptiveCoefficients(None, None), Config(kl_coef=3.0).at(0)
+def test_without_targets_the_coefficients_stay() -> None:
+    adaptive, now = AdaptiveCoefficients(None, None), Config(kl_coef=3.0).at(0)
     for divergence in (100.0, 1e-9):
-        steering.observe({"losses/final_kl": divergence})
-    assert steering.apply_to(now) == now
+        adaptive.observe({"losses/final_kl": divergence})
+    assert adaptive.apply_to(now) == now
 
 
-def test_adaptive_settings_bring_the_divergence_to_their_target() -> None:
-    """The last ten of forty iterations; the same run without them is far off on the side that they must correct."""
+def test_adaptive_settings_bring_the_kl_divergence_to_their_target() -> None:
+    """The KL divergence over the last ten of forty iterations, compared with the same run without them, which is far from it."""
     pool = {"num_envs": 3, "total_steps": 36 * 40, "epochs": 4, "clip": None, "anneal_learning_rate": False}
 
     def divergence(**changes: Any) -> tuple[float, dict[str, float]]:
         session = train(make_parts(InProcessEnvs(scripted(SCRIPTS, BOX)), **pool, **changes))
         return float(np.mean([metrics["losses/final_kl"] for metrics in session.metrics[-10:]])), session.metrics[-1]
 
-    loose, _ = divergence(learning_rate=0.03)
-    assert loose > 0.05
-    steered, metrics = divergence(learning_rate=0.03, adaptive_learning_rate=0.01)
-    assert 0.003 < steered < 0.03
+    too_high, _ = divergence(learning_rate=0.03)
+    assert too_high > 0.05
+    adapted, metrics = divergence(learning_rate=0.03, adaptive_learning_rate=0.01)
+    assert 0.003 < adapted < 0.03
     assert metrics["charts/learning_rate"] < 0.03
-    penalised, metrics = divergence(learning_rate=0.03, kl_coef=0.01, adaptive_kl=0.01)
-    assert penalised < 0.5 * loose
+    penalized, metrics = divergence(learning_rate=0.03, kl_coef=0.01, adaptive_kl=0.01)
+    assert penalized < 0.5 * too_high
     assert metrics["charts/kl_coef"] > 0.1
-    timid, _ = divergence(learning_rate=1e-4)
-    assert timid < 0.001
-    bolder, metrics = divergence(learning_rate=1e-4, adaptive_learning_rate=0.01)
-    assert bolder > 5 * timid
+    too_low, _ = divergence(learning_rate=1e-4)
+    assert too_low < 0.001
+    raised, metrics = divergence(learning_rate=1e-4, adaptive_learning_rate=0.01)
+    assert raised > 5 * too_low
     assert metrics["charts/learning_rate"] > 1e-4
 
 
-def test_a_steered_learning_rate_does_not_fall_by_itself_too() -> None:
+def test_an_adaptive_learning_rate_is_not_annealed_too() -> None:
     assert Config(adaptive_learning_rate=0.01).at(400_000).learning_rate == 2.5e-4
     assert Config().at(400_000).learning_rate < 1e-4
 
 
-def test_ranks_steer_alike() -> None:
+def test_all_ranks_adapt_their_coefficients_alike() -> None:
     def factors(world: Any) -> tuple[float, float]:
         scripts = SCRIPTS[world.rank : world.rank + 1]
         config = small_config(num_envs=2, total_steps=24 * 4, kl_coef=1.0, adaptive_kl=1e-4, adaptive_learning_rate=1e-4)
@@ -276,12 +276,12 @@ def test_ranks_steer_alike() -> None:
 
 @pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize("pool", [InProcessEnvs, NextStepEnvs])
-def test_clip_bootstrap_limits_the_value_at_cuts_and_nowhere_else(compute: str, pool: Any) -> None:
+def test_clip_bootstrap_limits_the_value_at_truncations_and_rollout_ends_only(compute: str, pool: Any) -> None:
     limit = 0.05
     free, clipped = (make_parts(pool(scripted(SCRIPTS)), compute=compute, clip_bootstrap=clip) for clip in (None, limit))
     rollout = collect(free)
-    seen = free.compute.evaluate(rollout)
-    value, next_value = np.asarray(seen.value), np.array(seen.next_value)
+    evaluation = free.compute.evaluate(rollout)
+    value, next_value = np.asarray(evaluation.value), np.array(evaluation.next_value)
     assert (np.abs(next_value) > limit).mean() > 0.5
     for t, n in np.ndindex(rollout.reward.shape):
         if rollout.truncated[t, n] or t == len(rollout.reward) - 1:
@@ -294,21 +294,21 @@ def test_clip_bootstrap_limits_the_value_at_cuts_and_nowhere_else(compute: str, 
     assert not np.allclose(np.asarray(unlimited.advantage).reshape(expected.shape), expected, atol=1e-2)
 
 
-def test_reward_scale_multiplies_what_is_learnt_from_but_not_what_is_reported() -> None:
+def test_reward_scale_multiplies_rewards_for_learning_but_not_reported_returns() -> None:
     parts = make_parts(reward_scale=0.01)
     rollout = collect(parts)
-    given = rollout.reward.copy()
-    assert np.allclose(parts.reward_scaler.scale(rollout, 0.9, Solo()), 0.01 * given)
-    assert np.array_equal(rollout.reward, given)
+    original = rollout.reward.copy()
+    assert np.allclose(parts.reward_scaler.scale(rollout, 0.9, Solo()), 0.01 * original)
+    assert np.array_equal(rollout.reward, original)
     clipped = make_parts(reward_scale=0.01, clip_rewards=0.02).reward_scaler.scale(rollout, 0.9, Solo())
     assert clipped.max() == pytest.approx(0.02)
-    # Divided by their deviation, rewards forget their factor.
+    # Dividing rewards by their standard deviation cancels a constant factor.
     plain, scaled = (make_parts(normalize_rewards=True, reward_scale=factor).reward_scaler for factor in (1.0, 0.01))
     assert np.allclose(plain.scale(rollout, 0.9, Solo()), scaled.scale(rollout, 0.9, Solo()), rtol=1e-3)
     assert float(scaled.moments.variance) == pytest.approx(1e-4 * float(plain.moments.variance), rel=1e-4)
 
 
-# --- when and where -----------------------------------------------------------------------------------------------------------
+# --- start of learning, resets, time limits -----------------------------------------------------------------------------------
 
 
 def test_before_learning_starts_only_statistics_change() -> None:
@@ -317,14 +317,14 @@ def test_before_learning_starts_only_statistics_change() -> None:
     weights, counts = [], []
     update = ppo.update
 
-    def watching(*arguments: Any) -> dict[str, float]:
+    def recording_update(*arguments: Any) -> dict[str, float]:
         metrics = update(*arguments)
         weights.append(parts.parameters.values.clone())
         counts.append((int(parts.policy.preprocess.moments.count), int(parts.reward_scaler.moments.count)))
         return metrics
 
     before = parts.parameters.values.clone()
-    ppo.update = watching
+    ppo.update = recording_update
     try:
         session = train(parts)
     finally:
@@ -355,7 +355,7 @@ def test_hard_resets_begin_every_rollout_with_new_episodes(pool: Any) -> None:
     assert soft_starts == [[True] * 3, [False] * 3, [False] * 3]
 
 
-def test_hard_resets_cut_the_running_return_of_the_reward_scaler() -> None:
+def test_hard_resets_reset_the_running_return_of_the_reward_scaler() -> None:
     for resets, expected in (("hard", 2 * [sum(1 * 0.9**k for k in range(12))]), ("soft", None)):
         parts = make_parts(InProcessEnvs(scripted(((NEVER,),) * 3)), resets=resets, normalize_rewards=True)
         parts.collector.reset(1, None)
@@ -372,7 +372,7 @@ def test_hard_resets_cut_the_running_return_of_the_reward_scaler() -> None:
 
 
 @pytest.mark.parametrize("vector", ["inprocess", "native", "envpool"])
-def test_max_episode_steps_truncates_and_replaces_the_limit_of_the_id(vector: str) -> None:
+def test_max_episode_steps_truncates_and_replaces_the_registered_limit(vector: str) -> None:
     environments = make_environments("CartPole-v1", num_envs=2, vector=vector, max_episode_steps=5)
     environments.reset(1)
     shape = environments.action_space.shape or ()
@@ -388,7 +388,7 @@ def test_max_episode_steps_truncates_and_replaces_the_limit_of_the_id(vector: st
     assert truncated == len(lengths) >= 4
 
 
-def test_max_episode_steps_can_also_be_longer_than_the_limit_of_the_id() -> None:
+def test_max_episode_steps_can_be_longer_than_the_registered_limit() -> None:
     environments = make_environments("Pendulum-v1", num_envs=1, vector="inprocess", max_episode_steps=250)
     environments.reset(1)
     lengths = [e.length for _ in range(250) for e in environments.step(np.zeros((1, 1), np.float32)).episodes]
@@ -400,7 +400,7 @@ def endless() -> gymnasium.Env:
     return gymnasium.make("CartPole-v1").unwrapped
 
 
-def test_max_episode_steps_limits_environments_of_your_own() -> None:
+def test_max_episode_steps_limits_custom_environments() -> None:
     environments = make_environments(endless, num_envs=1, max_episode_steps=4)
     environments.reset(1)
     truncated = [bool(environments.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(8)]
@@ -408,7 +408,7 @@ def test_max_episode_steps_limits_environments_of_your_own() -> None:
     environments.close()
 
 
-def test_torch_deterministic_holds_during_a_run_and_not_after_it() -> None:
+def test_torch_deterministic_applies_during_a_run_and_not_after_it() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     policy = make_parts().policy
     with arithmetic(Config(torch_deterministic=True), policy):
@@ -425,7 +425,7 @@ def test_a_shared_trunk_is_computed_once_and_learns_from_both() -> None:
     parts, before, _ = updated(trunk="shared")
     policy = parts.policy
     assert policy.critic is None
-    assert moved(parts, before) == (True, True)
+    assert changed(parts, before) == (True, True)
     calls = []
     policy.actor.register_forward_hook(lambda *_: calls.append(1))
     obs = torch.randn((5, 3), generator=torch.Generator().manual_seed(0))
@@ -446,30 +446,30 @@ def test_activations_are_those_of_torch(name: str) -> None:
     assert torch.allclose(policy.actor(obs), function(obs @ layer.weight.T + layer.bias))
 
 
-def test_widths_and_depths_are_those_asked_for() -> None:
+def test_hidden_sizes_are_the_widths_of_the_layers() -> None:
     shapes = [tuple(layer.weight.shape) for layer in make_parts(hidden_sizes=(5, 7, 2)).policy.actor.layers]
     assert shapes == [(5, 3), (7, 5), (2, 7)]
 
 
 @pytest.mark.parametrize("distribution", ["clip", "tanh"])
 @pytest.mark.parametrize("std", ["independent", "state", "fixed"])
-def test_deviations_depend_and_learn_as_told(std: str, distribution: str) -> None:
+def test_std_chooses_whether_standard_deviations_depend_on_the_state_and_learn(std: str, distribution: str) -> None:
     settings = {"std": std, "log_std_init": -0.5, "action_distribution": distribution, "entropy_coef": 0.1, "compute": "autograd"}
     parts = assemble(small_config(**settings), InProcessEnvs(scripted(SCRIPTS, BOX)))
     obs = torch.randn((50, 3), generator=torch.Generator().manual_seed(0))
     start = parts.policy(obs, (), None)[0].log_std.detach().expand(50, 2).clone()
-    assert (start + 0.5).abs().max() < 0.2  # the network's first outputs are small
+    assert (start + 0.5).abs().max() < 0.2  # the network's initial outputs are small
     train(parts)
     log_std = parts.policy(obs, (), None)[0].log_std.detach().expand(50, 2)
     assert (log_std.std(0).max() > 1e-4) == (std == "state")
     assert torch.equal(log_std, start) == (std == "fixed")
 
 
-# --- what can't be combined ---------------------------------------------------------------------------------------------------
+# --- combinations -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"accumulate": 5}, "--accumulate 5 does not divide the minibatch of 128 steps; use 4"),
         ({"trunk": "shared", "value_epochs": 3}, "--value-epochs needs a separate value network"),
@@ -485,18 +485,18 @@ def test_deviations_depend_and_learn_as_told(std: str, distribution: str) -> Non
         ({"reward_scale": 0.0}, "--reward-scale is 0.0, but must be greater than 0"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ProxRLError, match=re.escape(words)):
+def test_settings_that_exclude_each_other_raise_an_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProxRLError, match=re.escape(message)):
         Config(**settings).validate()
 
 
-def test_every_metric_of_every_knob_is_a_number() -> None:
+def test_all_metrics_are_finite_with_many_settings_on() -> None:
     settings = {"value_epochs": 3, "kl_coef": 1.0, "adaptive_kl": 0.01, "adaptive_learning_rate": 0.01, "accumulate": 2}
     session = train(make_parts(**settings, clip=None, clip_bootstrap=1.0, resets="hard", weight_decay=0.01))
     assert all(math.isfinite(value) for metrics in session.metrics for value in metrics.values())
 
 
-def test_compile_is_for_the_networks_and_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_compiles_the_networks_and_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda network: compiled.append(network))
     policy = make_parts(compile=True).policy

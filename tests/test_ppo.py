@@ -1,4 +1,4 @@
-"""The algorithm against definitions written independently of it: brute force, numbers by hand, textbook formulas by autograd."""
+"""The algorithm compared with independent definitions: brute force, numbers computed by hand, textbook formulas by autograd."""
 
 import copy
 import dataclasses
@@ -27,7 +27,7 @@ from proxrl.world.solo import Solo
 COMPUTES = ("numpy", "autograd")
 KL = ppo.Terms._fields.index("approx_kl")
 BOX = spaces.Box(-0.5, 0.5, (2,), np.float32)
-# Endings of both kinds, at different times in different environments, and one that lasts beyond any rollout.
+# Endings of both kinds, at different times in different environments, and an episode that outlasts any rollout.
 SCRIPTS = (((3, "terminated"), (2, "truncated")), ((4, "truncated"), (1, "terminated"), (1, "truncated")), (NEVER,))
 
 
@@ -37,7 +37,7 @@ def small_config(**changes: Any) -> Config:
 
 
 def perturb(parts: Parts, seed: int = 0) -> None:
-    """Weights away from their near-zero start, and statistics away from (0, 1), so that mistakes show."""
+    """Move weights away from their small initial values, and statistics away from (0, 1), so that mistakes show."""
     rng = np.random.default_rng(seed)
     parts.parameters.values += torch.from_numpy(rng.normal(0, 0.3, parts.parameters.values.shape).astype(np.float32))
     if parts.config.normalize_observations:
@@ -50,7 +50,7 @@ def perturb(parts: Parts, seed: int = 0) -> None:
 
 @torch.no_grad()
 def value_of(parts: Parts, obs: Any) -> float:
-    """V(obs) from scratch: whitening by the formula, then the critic's modules one by one."""
+    """Compute V(obs) independently: whitening by its formula, then the layers of the critic one by one."""
     policy = parts.policy
     row = torch.tensor(obs, dtype=torch.float64)
     if parts.config.normalize_observations:
@@ -67,7 +67,7 @@ def value_of(parts: Parts, obs: Any) -> float:
 def brute_force_gae(
     reward: Any, value: Any, next_value: Any, terminated: Any, ended: Any, gamma: float, lam: float
 ) -> NDArray[np.float64]:
-    """The definition, term by term: the sum of (gamma * lambda)^k * delta_{t + k} until the episode or the rollout ends."""
+    """The definition, term by term: the sum of (gamma * lambda)^k * delta_{t + k} up to the end of the episode or rollout."""
     steps, num_envs = reward.shape
     result = np.zeros((steps, num_envs))
     for n in range(num_envs):
@@ -97,7 +97,7 @@ def test_gae_equals_the_brute_force_definition(gamma: float, lam: float, autores
                 terminated[t] &= valid[t]
                 truncated[t] &= valid[t]
         reward, value, next_value = rng.normal(size=(3, steps, num_envs))
-        reward[~valid] = 1e6  # what a dummy step says must not reach the steps before it
+        reward[~valid] = 1e6  # the reward of a dummy step must not affect earlier steps
         ended = (terminated | truncated).astype(float)
         arguments = (reward, value, next_value, terminated.astype(float), ended)
         expected = brute_force_gae(*arguments, gamma, lam)
@@ -109,7 +109,7 @@ def test_gae_equals_the_brute_force_definition(gamma: float, lam: float, autores
 
 
 def test_gae_by_hand() -> None:
-    # gamma = lambda = 1/2. The first column is terminated at t = 1, the second truncated there; both go on at t = 2.
+    # gamma = lambda = 1/2. The episode ends at t = 1, first by termination, then by truncation; another one begins at t = 2.
     column = np.ones((3, 1))
     reward, value, next_value = 1 * column, 2 * column, 4 * column
     ended = np.array([[0.0], [1.0], [0.0]])
@@ -120,7 +120,7 @@ def test_gae_by_hand() -> None:
     assert truncated.ravel().tolist() == [1 + 0.25, 1, 1]
 
 
-def test_gae_leaves_its_inputs_alone() -> None:
+def test_gae_does_not_change_its_inputs() -> None:
     arrays = [np.full((3, 2), x) for x in (1.0, 2.0, 3.0, 0.0, 0.0)]
     ppo.gae(*arrays, 0.9, 0.9)
     assert [array.tolist() for array in arrays] == [np.full((3, 2), x).tolist() for x in (1.0, 2.0, 3.0, 0.0, 0.0)]
@@ -130,7 +130,7 @@ def test_gae_leaves_its_inputs_alone() -> None:
 
 
 def true_steps(index: int, steps: int, next_step: bool) -> list[tuple[Any, Any, str]]:
-    """(observation, true successor, ending) of each step of a Scripted environment, simulated here from its script alone."""
+    """Return (observation, true successor, ending) of each step of a Scripted environment, simulated from its script alone."""
     script, episode, time, result = SCRIPTS[index], 0, 0, []
     while len(result) < steps:
         length, kind = script[episode % len(script)]
@@ -152,7 +152,7 @@ def test_next_value_is_that_of_the_true_successor(pool: Any, normalize: bool, co
     parts = assemble(config, pool(scripted(SCRIPTS)))
     perturb(parts)
     rollout = collect(parts)
-    seen = parts.compute.evaluate(rollout)
+    evaluation = parts.compute.evaluate(rollout)
     kinds = set()
     for n in range(config.num_envs):
         for t, (obs, successor, ending) in enumerate(true_steps(n, config.rollout_steps, pool is NextStepEnvs)):
@@ -163,10 +163,10 @@ def test_next_value_is_that_of_the_true_successor(pool: Any, normalize: bool, co
             if ending == "dummy":
                 continue
             assert rollout.reward[t, n] == Scripted.reward(*obs)
-            assert float(seen.value[t, n]) == pytest.approx(value_of(parts, obs), abs=1e-5)
-            if ending != "terminated":  # nothing follows there, whatever next_value says
-                standing_in = obs if pool is LostEnvs and ending == "truncated" else successor
-                assert float(seen.next_value[t, n]) == pytest.approx(value_of(parts, standing_in), abs=1e-5)
+            assert float(evaluation.value[t, n]) == pytest.approx(value_of(parts, obs), abs=1e-5)
+            if ending != "terminated":  # nothing follows a termination, so next_value is not used there
+                bootstrapped = obs if pool is LostEnvs and ending == "truncated" else successor
+                assert float(evaluation.next_value[t, n]) == pytest.approx(value_of(parts, bootstrapped), abs=1e-5)
             kinds.add(ending)
     assert kinds == {"", "terminated", "truncated"}
 
@@ -202,17 +202,17 @@ def test_both_autoreset_styles_give_the_same_advantages_to_the_same_steps(comput
         perturb(parts)
         rollout = collect(parts)
         batch = ppo.advantage(parts, rollout, parts.config.at(0))
-        ended = (rollout.terminated | rollout.truncated)[::-1].cumsum(0)[::-1] > 0  # steps of episodes whose end was seen
+        ended = (rollout.terminated | rollout.truncated)[::-1].cumsum(0)[::-1] > 0  # steps of episodes that end in the rollout
         keys = [tuple(row) for row in rollout.obs[:-1].reshape(-1, 3).tolist()]
         use = (rollout.valid & ended).ravel()
         advantages.append({key: float(a) for key, a, used in zip(keys, batch.advantage, use, strict=True) if used})
-    same, following = advantages
-    shared = same.keys() & following.keys()
+    same_step, next_step = advantages
+    shared = same_step.keys() & next_step.keys()
     assert len(shared) >= 12
-    assert [same[key] for key in shared] == pytest.approx([following[key] for key in shared], abs=1e-5)
+    assert [same_step[key] for key in shared] == pytest.approx([next_step[key] for key in shared], abs=1e-5)
 
 
-def test_the_end_of_the_rollout_bootstraps_and_the_next_rollout_goes_on_from_there() -> None:
+def test_the_end_of_the_rollout_bootstraps_and_the_next_rollout_continues_from_there() -> None:
     config = small_config(num_envs=1, rollout_steps=4)
     parts = assemble(config, InProcessEnvs(scripted(((NEVER,),))))
     perturb(parts)
@@ -247,7 +247,7 @@ def dummy_parts(compute: str, **changes: Any) -> Parts:
 
 
 def spoil(rollout: Rollout) -> Rollout:
-    """Other rewards, observations and actions, in dummy steps only."""
+    """Return a copy with other rewards, observations and actions in its dummy steps."""
     rollout = copy.deepcopy(rollout)
     dummy = ~rollout.valid
     assert dummy.sum() >= 6
@@ -259,7 +259,7 @@ def spoil(rollout: Rollout) -> Rollout:
 
 @pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize("advantage_norm", ["minibatch", "batch", "off"])
-def test_dummy_steps_change_nothing_that_is_learnt(compute: str, advantage_norm: str) -> None:
+def test_dummy_steps_change_nothing_that_is_learned(compute: str, advantage_norm: str) -> None:
     results = []
     for change in (copy.deepcopy, spoil):
         parts = dummy_parts(compute, advantage_norm=advantage_norm)
@@ -268,18 +268,18 @@ def test_dummy_steps_change_nothing_that_is_learnt(compute: str, advantage_norm:
         metrics = ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts), parts.config.phases(0))
         parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
         results.append((parts, metrics, rollout.steps))
-    (plain, plain_metrics, plain_steps), (spoilt, spoilt_metrics, spoilt_steps) = results
-    assert plain_steps == spoilt_steps == int(rollout.valid.sum()) < rollout.valid.size
-    assert torch.allclose(plain.parameters.values, spoilt.parameters.values, rtol=0, atol=1e-6)
-    assert spoilt_metrics == pytest.approx(plain_metrics, abs=1e-5)
+    (plain, plain_metrics, plain_steps), (spoiled, spoiled_metrics, spoiled_steps) = results
+    assert plain_steps == spoiled_steps == int(rollout.valid.sum()) < rollout.valid.size
+    assert torch.allclose(plain.parameters.values, spoiled.parameters.values, rtol=0, atol=1e-6)
+    assert spoiled_metrics == pytest.approx(plain_metrics, abs=1e-5)
     for name, tensor in plain.policy.preprocess.state_dict().items():
-        assert torch.equal(tensor, spoilt.policy.preprocess.state_dict()[name]), name
+        assert torch.equal(tensor, spoiled.policy.preprocess.state_dict()[name]), name
     for name, tensor in plain.reward_scaler.state_dict().items():
-        assert torch.equal(tensor, spoilt.reward_scaler.state_dict()[name]), name
-    assert np.array_equal(plain.reward_scaler.running_return, spoilt.reward_scaler.running_return)
+        assert torch.equal(tensor, spoiled.reward_scaler.state_dict()[name]), name
+    assert np.array_equal(plain.reward_scaler.running_return, spoiled.reward_scaler.running_return)
 
 
-def test_reward_of_a_dummy_step_is_no_part_of_any_episode() -> None:
+def test_the_reward_of_a_dummy_step_belongs_to_no_episode() -> None:
     parts = assemble(small_config(), NextStepEnvs(scripted(SCRIPTS), dummy_reward=1e6))
     totals = [episode.total_reward for episode in collect(parts).episodes]
     assert totals
@@ -299,14 +299,14 @@ def make_batch(**columns: Any) -> Batch:
 
 
 def coefficients(clip: float | None = 0.2, value_clip: float | None = 0.2, **changes: float) -> Coefficients:
-    """Those of the loss; infinite limits are off."""
+    """Return the coefficients of the loss. An infinite limit is off."""
     limits = {name: None if limit == math.inf else limit for name, limit in (("clip", clip), ("value_clip", value_clip))}
     return dataclasses.replace(Config().at(0), **{**limits, "entropy_coef": 0.01, "value_coef": 0.5, "kl_coef": 0.0, **changes})
 
 
 def test_loss_and_its_gradient_by_hand() -> None:
     # clip 0.2, value_clip 0.5, entropy_coef 0.1, value_coef 0.5
-    # row                      0: gain clipped   1: loss not clipped   2: inside   3: does not count
+    # row 0: improvement, clipped   1: deterioration, not clipped   2: within the clip range   3: does not count
     ratio = np.array([1.5, 1.5, 1.1, 7.0])
     batch = make_batch(
         log_prob=np.full(4, -1.0),
@@ -318,7 +318,8 @@ def test_loss_and_its_gradient_by_hand() -> None:
     outputs = Outputs(np.log(ratio) - 1, np.array([1.0, 2.0, 3.0, 9.0]), np.array([2.0, 1.0, 1.2, 0.0]))
     terms, gradient = ppo.loss(np, outputs, batch, coefficients(0.2, 0.5, entropy_coef=0.1))
     assert terms.policy_loss == pytest.approx(-(0.5 * 2 * 1.2 + 0.25 * -2 * 1.5 + 0.25 * 1.1))
-    # 0: V is held at 1.5, error -1.5; 1: held at 0.5, but the free error 2 is worse; 2: within 0.5 of the old value, error -0.8
+    # 0: V is clipped to 1.5, error -1.5; 1: clipped to 0.5, but the unclipped error 2 is larger; 2: within 0.5 of the old value,
+    # error -0.8
     assert terms.value_loss == pytest.approx(0.5 * (0.5 * 2.25 + 0.25 * 4 + 0.25 * 0.64))
     assert terms.entropy == pytest.approx(0.5 * 1 + 0.25 * 2 + 0.25 * 3)
     assert terms.old_approx_kl == pytest.approx(-(0.75 * math.log(1.5) + 0.25 * math.log(1.1)))
@@ -332,12 +333,12 @@ def test_loss_and_its_gradient_by_hand() -> None:
 def textbook(
     outputs: Outputs, batch: Batch, clip: float, value_clip: float, ent: float, vf: float, kl: float = 0.0
 ) -> tuple[Any, ...]:
-    """Core details 8-10 as they are usually written: losses to minimise, by torch.max and clamp; and the KL penalty."""
+    """Core details 8-10 as they are usually written: losses to minimize, by torch.max and clamp; and the KL penalty."""
     ratio = (outputs.log_prob - batch.log_prob).exp()
     policy_loss = torch.max(-batch.advantage * ratio, -batch.advantage * torch.clamp(ratio, 1 - clip, 1 + clip))
-    free = (outputs.value - batch.target) ** 2
-    held = (batch.value + torch.clamp(outputs.value - batch.value, -value_clip, value_clip) - batch.target) ** 2
-    value_loss = 0.5 * torch.max(free, held)
+    unclipped = (outputs.value - batch.target) ** 2
+    clipped = (batch.value + torch.clamp(outputs.value - batch.value, -value_clip, value_clip) - batch.target) ** 2
+    value_loss = 0.5 * torch.max(unclipped, clipped)
     divergence = (ratio - 1) - ratio.log()
     total = (batch.weight * (policy_loss + vf * value_loss - ent * outputs.entropy + kl * divergence)).sum()
     return (total, *((batch.weight * term).sum() for term in (policy_loss, value_loss, outputs.entropy)))
@@ -355,9 +356,9 @@ def test_loss_equals_autograd_on_the_textbook_formula(seed: int, clip: float, va
     columns["weight"] = weight / weight.sum()
     assert (weight == 0).sum() > 50
     # Half of the ratios within 1 +- 0.2, half far beyond; new values on both sides of the clip range.
-    moved = np.where(rng.integers(0, 2, rows), 0.1, 1.0) * rng.normal(size=rows)
+    log_ratio = np.where(rng.integers(0, 2, rows), 0.1, 1.0) * rng.normal(size=rows)
     values = np.where(rng.integers(0, 2, rows), 0.1, 1.0) * rng.normal(size=rows) + columns["value"]
-    arrays = (columns["log_prob"] + moved, rng.random(rows), values)
+    arrays = (columns["log_prob"] + log_ratio, rng.random(rows), values)
 
     torch_batch = make_batch(**{name: torch.from_numpy(column) for name, column in columns.items()})
     leaves = Outputs(*(torch.from_numpy(array).requires_grad_() for array in arrays))
@@ -371,8 +372,8 @@ def test_loss_equals_autograd_on_the_textbook_formula(seed: int, clip: float, va
         assert float(terms.policy_loss) == pytest.approx(policy_loss.item(), abs=1e-12)
         assert float(terms.value_loss) == pytest.approx(value_loss.item(), abs=1e-12)
         assert float(terms.entropy) == pytest.approx(entropy.item(), abs=1e-12)
-        for name, got, leaf in zip(Outputs._fields, gradient, leaves, strict=True):
-            assert np.allclose(np.asarray(got), leaf.grad.numpy(), rtol=0, atol=1e-12), name
+        for name, slope, leaf in zip(Outputs._fields, gradient, leaves, strict=True):
+            assert np.allclose(np.asarray(slope), leaf.grad.numpy(), rtol=0, atol=1e-12), name
 
 
 def test_loss_of_numpy_and_torch_agree_in_single_precision() -> None:
@@ -403,8 +404,8 @@ def test_kl_estimate_is_never_negative_while_the_plain_one_may_be() -> None:
 # --- the update ---------------------------------------------------------------------------------------------------------------
 
 
-class Telling(Solo):
-    """A world whose other ranks make the shared KL divergence what the test says."""
+class SharedKl(Solo):
+    """A world in which the KL divergence over all ranks is what the test says."""
 
     def __init__(self, shared: list[float]) -> None:
         self.shared, self.parts = shared, None
@@ -412,16 +413,16 @@ class Telling(Solo):
 
     def sum_(self, tensor: torch.Tensor) -> None:
         if self.parts is not None and tensor.data_ptr() == self.parts.parameters.message.data_ptr():
-            carried = self.parts.parameters.terms
-            self.local.append(carried[KL].item())
-            carried[KL] = self.shared.pop(0) if self.shared else 0.0
+            terms = self.parts.parameters.terms
+            self.local.append(terms[KL].item())
+            terms[KL] = self.shared.pop(0) if self.shared else 0.0
 
 
 def updated(compute: str, world: Any = None, **changes: Any) -> tuple[Parts, torch.Tensor, dict[str, float]]:
-    """Parts after one update, the weights before it, and its metrics."""
+    """Return parts after one update, the weights before it, and its metrics."""
     parts = assemble(small_config(compute=compute, **changes), InProcessEnvs(scripted(SCRIPTS)), world)
     perturb(parts)
-    if isinstance(world, Telling):
+    if isinstance(world, SharedKl):
         world.parts = parts
     batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     before = parts.parameters.values.clone()
@@ -429,29 +430,29 @@ def updated(compute: str, world: Any = None, **changes: Any) -> tuple[Parts, tor
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
-def test_kl_stop_leaves_the_stopping_minibatch_out_and_goes_by_the_shared_number(compute: str) -> None:
-    world = Telling([0.0, 0.0, 1.0])
+def test_the_kl_stop_skips_the_stopping_minibatch_and_uses_the_kl_over_all_ranks(compute: str) -> None:
+    world = SharedKl([0.0, 0.0, 1.0])
     stopped, _, _ = updated(compute, world, epochs=4, target_kl=0.5)
-    assert max(world.local) < 0.5  # alone, this rank would have gone on
+    assert max(world.local) < 0.5  # this rank's own KL divergence would not have stopped it
     two_steps, _, _ = updated(compute, epochs=1)
     assert stopped.optimizer.rules[0].steps == two_steps.optimizer.rules[0].steps == 2
     assert torch.equal(stopped.parameters.values, two_steps.parameters.values)
 
 
-def test_kl_stop_at_the_first_minibatch_changes_no_weight() -> None:
-    parts, before, _ = updated("numpy", Telling([1.0]), target_kl=0.5)
+def test_a_kl_stop_at_the_first_minibatch_changes_no_weight() -> None:
+    parts, before, _ = updated("numpy", SharedKl([1.0]), target_kl=0.5)
     assert parts.optimizer.rules[0].steps == 0
     assert torch.equal(parts.parameters.values, before)
 
 
-def test_kl_stop_does_not_go_by_the_number_of_this_rank() -> None:
-    world = Telling([])
+def test_the_kl_stop_does_not_use_the_kl_of_this_rank_alone() -> None:
+    world = SharedKl([])
     parts, _, _ = updated("numpy", world, epochs=4, target_kl=1e-9)
     assert max(world.local) > 1e-9
     assert parts.optimizer.rules[0].steps == 8
 
 
-def test_kl_stop_by_its_own_number_and_none_never_stops() -> None:
+def test_a_single_rank_stops_by_its_own_kl_and_without_a_target_never() -> None:
     tight, _, tight_metrics = updated("numpy", epochs=10, target_kl=1e-6)
     assert 1 <= tight.optimizer.rules[0].steps < 20
     never, _, metrics = updated("numpy", epochs=10, target_kl=None)
@@ -466,7 +467,7 @@ def test_max_grad_norm_limits_the_global_norm(compute: str) -> None:
     assert norm > 0.1
     clipped, _, _ = updated(compute, epochs=1, num_minibatches=1, max_grad_norm=0.1)
     assert clipped.parameters.gradient.norm().item() == pytest.approx(0.1, rel=1e-4)
-    # One factor for all: the direction stays, which clipping each element or each layer would change.
+    # All elements have the same factor. Clipping each element or each layer would change the direction.
     assert torch.allclose(clipped.parameters.gradient * norm / 0.1, free.parameters.gradient, rtol=1e-3, atol=1e-6)
     loose, _, _ = updated(compute, epochs=1, num_minibatches=1, max_grad_norm=2 * norm)
     assert torch.equal(loose.parameters.gradient, free.parameters.gradient)
@@ -498,7 +499,7 @@ def test_one_update_step_equals_autograd_and_torch_adam_on_the_whole_policy(comp
     assert torch.allclose(parts.parameters.values, expected, rtol=0, atol=2e-5)
 
 
-def test_an_update_whose_loss_is_no_number_is_refused() -> None:
+def test_an_update_with_a_loss_of_nan_raises_an_error() -> None:
     parts = assemble(small_config(), InProcessEnvs(scripted(SCRIPTS)))
     batch = ppo.advantage(parts, collect(parts), parts.config.at(0))
     parts.parameters.values.fill_(math.nan)
@@ -539,42 +540,42 @@ def test_explained_variance(compute: str, offset: float) -> None:
 
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_the_policy_that_learns_is_the_policy_that_acted(compute: str) -> None:
-    """Observation statistics move a lot between iterations here, so merging them at any other time would show."""
+    """Observation statistics change a lot between iterations here, so merging them at any other time would be noticed."""
     config = small_config(compute=compute, normalize_observations=True, total_steps=36 * 5)
     parts = assemble(config, InProcessEnvs(scripted(SCRIPTS, BOX)))
     evaluate, forward = parts.compute.evaluate, parts.compute.forward
-    acted: list[float] = []
-    first_ratio: list[float] = []
-    fresh = [False]
+    acting_errors: list[float] = []
+    ratio_errors: list[float] = []
+    first_minibatch = [False]
 
-    def watched_evaluate(rollout: Rollout) -> Any:
-        seen = evaluate(rollout)
-        streams = [generator(config.seed, Purpose.ROLLOUT, env, len(acted)) for env in range(3)]
+    def recording_evaluate(rollout: Rollout) -> Any:
+        evaluation = evaluate(rollout)
+        streams = [generator(config.seed, Purpose.ROLLOUT, env, len(acting_errors)) for env in range(3)]
         noise = np.stack([parts.policy.head.noise(stream, config.rollout_steps) for stream in streams], axis=1)
-        # action = mean + deviation * noise, so the noise alone says how likely the action was when it was taken.
+        # action = mean + standard deviation * noise, so the noise determines the log-probability at the time of acting.
         log_std = parts.policy.head.log_std.detach().numpy()
         log_prob = (-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-        acted.append(float(np.abs(np.asarray(seen.log_prob) - log_prob).max()))
-        fresh[0] = True
-        return seen
+        acting_errors.append(float(np.abs(np.asarray(evaluation.log_prob) - log_prob).max()))
+        first_minibatch[0] = True
+        return evaluation
 
-    def watched_forward(batch: Batch) -> Outputs:
+    def recording_forward(batch: Batch) -> Outputs:
         outputs = forward(batch)
-        if fresh[0]:
-            first_ratio.append(float(np.abs(np.exp(np.asarray(outputs.log_prob - batch.log_prob)) - 1).max()))
-        fresh[0] = False
+        if first_minibatch[0]:
+            ratio_errors.append(float(np.abs(np.exp(np.asarray(outputs.log_prob - batch.log_prob)) - 1).max()))
+        first_minibatch[0] = False
         return outputs
 
-    parts.compute.evaluate, parts.compute.forward = watched_evaluate, watched_forward
+    parts.compute.evaluate, parts.compute.forward = recording_evaluate, recording_forward
     train(parts)
-    assert len(acted) == len(first_ratio) == 5
-    assert max(acted) < 1e-5
-    assert max(first_ratio) < 1e-5
+    assert len(acting_errors) == len(ratio_errors) == 5
+    assert max(acting_errors) < 1e-5
+    assert max(ratio_errors) < 1e-5
     assert parts.policy.preprocess.moments.count == 36 * 5
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
-def test_the_stored_action_is_the_sample_and_the_environment_gets_it_clipped(compute: str) -> None:
+def test_the_sampled_action_is_stored_and_the_environment_receives_it_clipped(compute: str) -> None:
     config = small_config(compute=compute, num_envs=1)
     pool = NextStepEnvs(scripted(((NEVER,),), BOX))
     parts = assemble(config, pool)
@@ -591,11 +592,11 @@ def test_the_stored_action_is_the_sample_and_the_environment_gets_it_clipped(com
     assert np.allclose(batch.log_prob, normal.log_prob(torch.from_numpy(stored)).sum(-1), atol=1e-5)
 
 
-def test_the_logarithm_of_the_deviation_is_the_parameter() -> None:
+def test_the_log_standard_deviation_is_the_parameter() -> None:
     parts = assemble(small_config(log_std_init=-0.7), InProcessEnvs(scripted(SCRIPTS, BOX)))
     parameter = dict(parts.policy.named_parameters())["head.log_std"]
     assert parameter.tolist() == pytest.approx([-0.7, -0.7])
-    # A step that would take a deviation of 0.5 far below zero only makes it small.
+    # Steps that would make a standard deviation of 0.5 negative make it small instead.
     parts.parameters.gradient.zero_()
     parameter.grad.fill_(1.0)
     for _ in range(50):
@@ -610,7 +611,7 @@ def test_the_logarithm_of_the_deviation_is_the_parameter() -> None:
 
 
 @pytest.mark.parametrize("pool", [InProcessEnvs, NextStepEnvs])
-def test_a_run_ends_exactly_on_its_planned_steps(pool: Any) -> None:
+def test_a_run_ends_exactly_at_its_planned_steps(pool: Any) -> None:
     config = small_config(total_steps=100, normalize_observations=True)
     parts = assemble(config, pool(scripted(SCRIPTS)))
     session = train(parts)
@@ -618,14 +619,14 @@ def test_a_run_ends_exactly_on_its_planned_steps(pool: Any) -> None:
     assert parts.policy.preprocess.moments.count == 108
     full = [int(valid.sum()) for valid in session.valid]
     assert sum(full) == 108
-    # Dummy steps do not count, so a pool that has them needs an iteration more, which ends with the budget.
+    # Dummy steps do not count, so a pool that has them needs one more iteration, which ends at the budget.
     assert session.iteration == (3 if pool is InProcessEnvs else 4)
     assert all(valid.any(1).all() for valid in session.valid[-1:])
 
 
 @pytest.mark.parametrize("budget", [1, 7, 10, 16, 35])
 def test_collecting_stops_at_the_budget(budget: int) -> None:
-    """The steps that count are the first ones in order of time, and no row is collected in vain."""
+    """The steps that count are the first ones in order of time, and no further row is collected."""
     parts = assemble(small_config(), NextStepEnvs(scripted(SCRIPTS)))
     whole = collect(parts).valid.copy()
     parts = assemble(small_config(), NextStepEnvs(scripted(SCRIPTS)))
@@ -641,18 +642,18 @@ def test_collecting_stops_at_the_budget(budget: int) -> None:
 @pytest.mark.parametrize("compute", COMPUTES)
 @pytest.mark.parametrize("budget", [7, 8, 15])
 def test_nothing_past_the_budget_enters_advantages(compute: str, budget: int) -> None:
-    """Rewards past the budget are changed beyond recognition: counted rows must not notice, nor may their episodes."""
-    estimates, episodes = [], []
+    """Rewards past the budget are multiplied by 1000, which must not change the advantages or the episodes of counted rows."""
+    estimates = []
     for factor in (1.0, 1000.0):
         parts = assemble(small_config(compute=compute), NextStepEnvs(scripted(SCRIPTS)))
         perturb(parts)
         rollout = collect(parts, budget=budget)
-        assert rollout.last[-2].any(), "no step past the budget follows a counted one, so this test would tell nothing"
+        assert rollout.last[-2].any(), "no step past the budget follows a counted one, so this test would check nothing"
         rollout.reward[~rollout.valid] *= factor
         batch = ppo.advantage(parts, rollout, parts.config.at(0))
         counts = np.asarray(batch.weight) > 0
         estimates.append(np.asarray(batch.advantage)[counts])
-        # By definition, from the rewards of counted rows alone: the last one of each environment bootstraps.
+        # The definition, from the rewards of counted rows alone: the last one of each environment bootstraps.
         evaluation = parts.compute.evaluate(rollout)
         value, next_value = np.asarray(evaluation.value), np.asarray(evaluation.next_value)
         expected = np.zeros(rollout.reward.shape)
@@ -665,7 +666,6 @@ def test_nothing_past_the_budget_enters_advantages(compute: str, budget: int) ->
                 advantage = delta + 0.9 * 0.8 * advantage * (follows and not ended)
                 expected[t, n] = advantage
         assert np.allclose(estimates[-1], expected.reshape(-1)[counts], atol=1e-5)
-        episodes.append(rollout.episodes)
         assert all(rollout.valid[episode.step, episode.env] for episode in rollout.episodes)
     assert np.array_equal(*estimates)
 
@@ -709,17 +709,17 @@ def test_weights_of_each_minibatch_sum_to_one_over_ranks() -> None:
 
 
 @pytest.mark.parametrize("compute", COMPUTES)
-def test_a_short_last_batch_takes_fewer_steps_and_none_on_empty_minibatches(compute: str) -> None:
+def test_a_short_last_batch_takes_fewer_steps_and_skips_empty_minibatches(compute: str) -> None:
     config = small_config(compute=compute, num_minibatches=6, epochs=3)
     parts = assemble(config, InProcessEnvs(scripted(SCRIPTS)))
-    # 36 rows in minibatches of 6; of these 7 count, which two minibatches hold.
+    # 36 rows in minibatches of 6, of which 7 rows count. They fit into two minibatches.
     batch = ppo.advantage(parts, collect(parts, budget=7), parts.config.at(0))
-    shares = list(Minibatches(config, parts.compute, Solo(), 0).draw(batch, ppo.random_streams(parts, 0), config.epochs))
-    assert len(shares) <= 2 * config.epochs
-    assert all(float(share.weight.sum()) == pytest.approx(1) for share in shares)
-    # Rows that do not count are left out: of a large batch of images, all rows at once would not fit the memory.
-    assert all((np.asarray(share.weight) > 0).all() for share in shares)
-    assert all(len(next(tree_leaves(share.obs))) == len(share.weight) for share in shares)
-    assert sum(len(share.weight) for share in shares) == 7 * config.epochs
+    drawn = list(Minibatches(config, parts.compute, Solo(), 0).draw(batch, ppo.random_streams(parts, 0), config.epochs))
+    assert len(drawn) <= 2 * config.epochs
+    assert all(float(minibatch.weight.sum()) == pytest.approx(1) for minibatch in drawn)
+    # Rows that do not count are left out: all rows of a large batch of images would not fit into memory at once.
+    assert all((np.asarray(minibatch.weight) > 0).all() for minibatch in drawn)
+    assert all(len(next(tree_leaves(minibatch.obs))) == len(minibatch.weight) for minibatch in drawn)
+    assert sum(len(minibatch.weight) for minibatch in drawn) == 7 * config.epochs
     ppo.update(parts, batch, ppo.random_streams(parts, 0), at_start(parts), parts.config.phases(0))
-    assert int(parts.optimizer.rules[0].steps) == len(shares)
+    assert int(parts.optimizer.rules[0].steps) == len(drawn)

@@ -1,4 +1,4 @@
-"""Stopped and resumed equals never stopped; and what the checkpoints of a run hold."""
+"""A run that was stopped and resumed equals one that was not; and the contents of checkpoints."""
 
 import functools
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from proxrl.runs import checkpoint
 from proxrl.runs.folder import RunFolder
 from proxrl.session import Session
 
-# Every episode of Pendulum has 200 steps, so it ends with the rollout; everything that has a state is on.
+# Every episode of Pendulum has 200 steps, so it ends with the rollout. Everything that has a state to restore is on.
 ALIGNED: dict[str, Any] = {
     "num_envs": 2,
     "rollout_steps": 200,
@@ -33,13 +33,13 @@ SMALL: dict[str, Any] = {"num_envs": 2, "rollout_steps": 32, "num_minibatches": 
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def work_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Ask the session to stop once it has reached a step, as a signal would."""
+    """Return a function that makes sessions stop at a step, as a signal would."""
     report = Session.report
 
     def set_step(step: int | None) -> None:
@@ -52,8 +52,8 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return set_step
 
 
-# Each has a state of its own to restore, or another way to begin rollouts.
-KNOBS: list[dict[str, Any]] = [
+# Each has additional state to restore, or another way to begin rollouts.
+SETTINGS_WITH_STATE: list[dict[str, Any]] = [
     {"kl_coef": 1.0, "adaptive_kl": 0.01, "adaptive_learning_rate": 0.01},
     {"optimizer": "sgd", "value_optimizer": "rmsprop", "value_epochs": 3, "value_learning_rate": 1e-3},
     {"action_distribution": "beta", "trunk": "shared", "accumulate": 2},
@@ -64,9 +64,9 @@ KNOBS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"compute": "autograd"}, {"vector": "workers", "num_workers": 1}, {"eval_every": 800}, *KNOBS],
+    [{}, {"compute": "autograd"}, {"vector": "workers", "num_workers": 1}, {"eval_every": 800}, *SETTINGS_WITH_STATE],
 )
-def test_stopped_and_resumed_equals_never_stopped_bit_for_bit(settings: dict[str, Any], stop_at: Any) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(settings: dict[str, Any], stop_at: Any) -> None:
     train = functools.partial(proxrl.train, "Pendulum-v1", **{**ALIGNED, **settings})
     straight = train(name="straight")
     assert (straight.finished, straight.step) == (True, 2400)
@@ -94,7 +94,7 @@ def test_resume_after_every_iteration(stop_at: Any) -> None:
     assert_same_checkpoint(straight.path, resumed.path)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_a_different_one() -> None:
     one, two = (proxrl.train("CartPole-v1", **SMALL, total_steps=640, name=name) for name in ("one", "two"))
     assert metrics(one.path) == metrics(two.path)
     assert_same_checkpoint(one.path, two.path)
@@ -110,14 +110,14 @@ def test_worker_processes_change_nothing() -> None:
     assert metrics(one.path) == metrics(two.path)
 
 
-def test_what_surrounds_training_does_not_change_it() -> None:
+def test_evaluations_and_saves_do_not_change_training() -> None:
     plain = proxrl.train("CartPole-v1", **SMALL, total_steps=640, name="plain")
     busy = proxrl.train("CartPole-v1", **SMALL, total_steps=640, name="busy", eval_every=64, save_every=64, tensorboard=False)
     for name, tensor in saved(plain.path)[0].items():
         assert torch.equal(tensor, saved(busy.path)[0][name])
 
 
-def test_a_longer_total_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_larger_total_continues_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {**SMALL, "quiet": False}
     proxrl.train("CartPole-v1", **settings, total_steps=128)
     capsys.readouterr()
@@ -129,7 +129,7 @@ def test_a_longer_total_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Resuming at step 128" in capsys.readouterr().out
     assert steps(result.path) == [64, 128, 192, 256]
     shorter = proxrl.train("CartPole-v1", **settings, total_steps=64)
-    assert (shorter.step, shorter.finished) == (256, True)  # what has been trained stays
+    assert (shorter.step, shorter.finished) == (256, True)  # steps that were trained are not lost
 
 
 def test_clobber_starts_over() -> None:
@@ -160,7 +160,7 @@ def test_best_by_evaluation() -> None:
     assert result.best_return == evaluations[best]
 
 
-def test_checkpoints_every_so_many_steps() -> None:
+def test_save_every_keeps_checkpoints_of_intermediate_steps() -> None:
     result = proxrl.train("CartPole-v1", **SMALL, total_steps=640, save_every=200)
     names = sorted(path.stem for path in (result.path / "checkpoints").iterdir())
     assert names == ["best", "latest", "step-256", "step-448", "step-640"]
@@ -169,7 +169,7 @@ def test_checkpoints_every_so_many_steps() -> None:
 
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
-def test_a_loaded_agent_acts_as_its_policy(compute: str) -> None:
+def test_a_loaded_agent_acts_like_its_policy(compute: str) -> None:
     result = proxrl.train("Pendulum-v1", **{**ALIGNED, "total_steps": 400}, compute=compute)
     agent = proxrl.load(result.path)
     batch = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -195,21 +195,21 @@ def test_a_discrete_action_is_a_number() -> None:
     assert agent.act(np.array([3, 4])).shape == (2,)
 
 
-def test_evaluation_leaves_the_run_alone() -> None:
+def test_evaluation_does_not_change_the_run() -> None:
     result = proxrl.train("Pendulum-v1", **{**ALIGNED, "total_steps": 400})
     before = {path: path.read_bytes() for path in result.path.rglob("*") if path.is_file()}
     agent = proxrl.load(result.path)
     weights = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
     proxrl.evaluate(agent, episodes=2)
     assert main(["eval", str(result.path), "--episodes", "2"]) == 0
-    (result.path / "evaluations.json").unlink()  # what the command found is all that it leaves
+    (result.path / "evaluations.json").unlink()  # the only file that the command writes
     assert {path: path.read_bytes() for path in result.path.rglob("*") if path.is_file()} == before
     for name, tensor in agent.policy.state_dict().items():
         assert torch.equal(tensor, weights[name])
 
 
-def test_a_resumed_run_keeps_where_its_environments_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when something faster has been installed since."""
+def test_a_resumed_run_keeps_its_vector_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if a faster one has been installed since."""
     settings = {
         "num_envs": 2,
         "rollout_steps": 16,

@@ -1,4 +1,4 @@
-"""Partitions and normalised advantages: what every minibatch holds, whatever the ranks."""
+"""Partitions into minibatches and normalized advantages, for any number of ranks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def streams(num_envs: int, first_env: int = 0, iteration: int = 0) -> list[np.ra
 def partition(
     sources: Sequence[np.random.Generator], steps: int, num_minibatches: int, first_env: int = 0
 ) -> list[NDArray[np.int64]]:
-    """The rows of each minibatch of one epoch."""
+    """Return the rows of each minibatch of one epoch."""
     order, owner, sizes = layout(len(sources), steps, num_minibatches, first_env)
     rows = shuffle(sources, steps, order)
     parts = np.split(rows, np.cumsum(sizes)[:-1])
@@ -82,12 +82,12 @@ def test_the_partition_does_not_depend_on_the_number_of_ranks(steps: int, num_mi
         assert united == whole
 
 
-def test_each_environment_is_shuffled_on_its_own_stream() -> None:
+def test_each_environment_is_shuffled_by_its_own_stream() -> None:
     both = partition(streams(2), 64, 1)[0]
     orders = [(both[both % 2 == n] // 2).tolist() for n in range(2)]
     assert orders[0] != orders[1]
     assert orders[0] != sorted(orders[0])
-    # Another neighbour changes nothing for environment 0.
+    # Another second environment changes nothing for environment 0.
     other = partition([streams(1)[0], generator(9, Purpose.ROLLOUT, 9)], 64, 1)[0]
     assert (other[other % 2 == 0] // 2).tolist() == orders[0]
 
@@ -96,7 +96,7 @@ def test_each_environment_is_shuffled_on_its_own_stream() -> None:
 
 
 def make_batch(compute: Compute, rows: int, weight: Any, advantage: Any) -> Batch:
-    """Every column says which row it is."""
+    """Return a batch in which every column contains the number of the row."""
     number = np.arange(rows, dtype=np.float32)
     columns = (number[:, None] + 100, np.arange(rows), number, number + 0.5, np.asarray(advantage, np.float32), -number)
     return Batch(*map(compute.array, (*columns, np.asarray(weight, np.float32))))
@@ -108,9 +108,9 @@ def make_config(**changes: Any) -> Config:
 
 def run(compute: Compute, config: Config, weight: Any, advantage: Any) -> list[Batch]:
     batch = make_batch(compute, 40, weight, advantage)
-    given = np.array(batch.advantage)
+    original = np.array(batch.advantage)
     result = list(Minibatches(config, compute, Solo(), 0).draw(batch, streams(4), config.epochs))
-    assert np.array_equal(given, np.asarray(batch.advantage))
+    assert np.array_equal(original, np.asarray(batch.advantage))
     return result
 
 
@@ -135,7 +135,7 @@ def test_all_columns_of_a_row_stay_together_and_epochs_differ(kind: str) -> None
 @pytest.mark.parametrize("kind", COMPUTES)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("mode", ["minibatch", "batch", "off"])
-def test_advantages_are_normalised_over_what_the_mode_says(mode: str, offset: float, kind: str) -> None:
+def test_advantages_are_normalized_per_minibatch_or_per_batch_or_not_at_all(mode: str, offset: float, kind: str) -> None:
     rng = np.random.default_rng(1)
     weight = rng.integers(0, 2, 40)
     advantage = (rng.normal(offset, 3, 40)).astype(np.float32)
@@ -155,7 +155,7 @@ def test_advantages_are_normalised_over_what_the_mode_says(mode: str, offset: fl
 @pytest.mark.parametrize("kind", COMPUTES)
 @pytest.mark.parametrize("valid", [0, 1, 2])
 @pytest.mark.parametrize("mode", ["minibatch", "batch", "off"])
-def test_groups_with_hardly_any_valid_row_give_numbers(mode: str, valid: int, kind: str) -> None:
+def test_minibatches_with_hardly_any_valid_row_stay_finite(mode: str, valid: int, kind: str) -> None:
     weight = np.zeros(40)
     weight[:valid] = 1
     for minibatch in run(make_compute(kind), make_config(advantage_norm=mode), weight, np.linspace(-3, 5, 40)):
@@ -167,7 +167,7 @@ def test_groups_with_hardly_any_valid_row_give_numbers(mode: str, valid: int, ki
 
 
 @pytest.mark.parametrize("kind", COMPUTES)
-def test_equal_advantages_become_zero_and_not_noise(kind: str) -> None:
+def test_equal_advantages_become_zero(kind: str) -> None:
     for minibatch in run(make_compute(kind), make_config(), np.ones(40), np.full(40, 0.3)):
         assert np.abs(np.asarray(minibatch.advantage)).max() < 1e-3
 
@@ -178,10 +178,10 @@ def test_moments_of_weighted_groups(kind: str) -> None:
     values = np.array([1, 2, 4, 9, 5, 7], np.float32)
     weight = np.array([1, 1, 1, 0, 1, 0], np.float32)
     owner = np.array([0, 0, 0, 0, 1, 1])
-    count, mean, deviation = (np.asarray(x) for x in moments(*map(compute.array, (values, weight, owner)), 3, compute, Solo()))
+    count, mean, std = (np.asarray(x) for x in moments(*map(compute.array, (values, weight, owner)), 3, compute, Solo()))
     assert count.tolist() == [3, 1, 0]
     assert mean.tolist() == pytest.approx([7 / 3, 5, 0])
-    assert deviation.tolist() == pytest.approx([np.std([1, 2, 4], ddof=1), 0, 0], abs=1e-6)
+    assert std.tolist() == pytest.approx([np.std([1, 2, 4], ddof=1), 0, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", COMPUTES)
@@ -190,7 +190,7 @@ def test_two_ranks_of_two_environments_equal_one_of_four(mode: str, kind: str) -
     rng = np.random.default_rng(2)
     config = make_config(advantage_norm=mode, rollout_steps=6)
     weight, advantage = rng.integers(0, 2, (6, 4)), rng.normal(3, 2, (6, 4))
-    weight[:, 0] = 0  # so that the ranks count different numbers of rows
+    weight[:, 0] = 0  # so that the ranks have different numbers of valid rows
     compute = make_compute(kind)
 
     def rows_of(num_envs: int, first: int, world: Any) -> list[dict[int, tuple[float, float]]]:

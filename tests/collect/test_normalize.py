@@ -1,4 +1,4 @@
-"""Running statistics against numpy over everything at once; scaled rewards against a plain loop."""
+"""Running statistics compared with numpy over all rows at once; scaled rewards compared with a plain loop."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from proxrl.world.solo import Solo
 
 
 def rollout_of(reward: Any, **flags: Any) -> Rollout:
-    given = {name: np.asarray(flag, np.bool_) for name, flag in flags.items() if flag is not None}
-    return make_rollout(reward=np.asarray(reward, np.float32), **given)
+    arrays = {name: np.asarray(flag, np.bool_) for name, flag in flags.items() if flag is not None}
+    return make_rollout(reward=np.asarray(reward, np.float32), **arrays)
 
 
 # --- moments ------------------------------------------------------------------------------------------------------------------
@@ -42,8 +42,8 @@ def test_merging_many_chunks_equals_numpy_on_all_rows(offset: float) -> None:
         assert np.allclose(moments.variance.numpy(), rows.var(0), rtol=1e-4, atol=1e-4)
 
 
-def test_a_slow_drift_far_from_zero_is_followed() -> None:
-    """In single precision alone the shifts of the mean would be rounded away."""
+def test_a_slow_drift_far_from_zero_is_tracked() -> None:
+    """In single precision alone, the changes of the mean would be lost to rounding."""
     rng = np.random.default_rng(0)
     moments = RunningMoments((1,))
     chunks = [(1e5 + 0.002 * k + rng.normal(size=(64, 1))).astype(np.float32) for k in range(1000)]
@@ -54,7 +54,7 @@ def test_a_slow_drift_far_from_zero_is_followed() -> None:
     assert float(moments.variance) == pytest.approx(rows.var(), rel=1e-3)
 
 
-def test_no_rows_at_all_leave_the_beginning_as_it_is() -> None:
+def test_no_rows_leave_the_initial_statistics_unchanged() -> None:
     moments = RunningMoments((2,))
     moments.merge(np.zeros((0, 2), np.float32), Solo())
     assert (int(moments.count), moments.mean.tolist(), moments.variance.tolist()) == (0, [0, 0], [1, 1])
@@ -69,7 +69,7 @@ def test_one_constant_row_has_no_variance() -> None:
 
 
 def test_ranks_with_different_means_merge_into_the_pooled_statistics() -> None:
-    """Averaging the ranks' variances would miss the offset between their means (trap 14)."""
+    """Averaging the variances of ranks would miss the offset between their means (trap 14)."""
     rng = np.random.default_rng(1)
     chunks = [[rng.normal(100 * rank, 1 + rank, (int(rng.integers(0, 20)), 2)) for _ in range(5)] for rank in range(3)]
 
@@ -93,7 +93,7 @@ def test_ranks_with_different_means_merge_into_the_pooled_statistics() -> None:
 
 
 def running_returns(rollouts: list[Rollout], gamma: float) -> NDArray[np.float64]:
-    """The discounted returns up to each valid step, environment by environment, episode by episode."""
+    """Return the discounted returns up to each valid step, environment by environment, episode by episode."""
     result = []
     for n in range(rollouts[0].reward.shape[1]):
         total = 0.0
@@ -107,7 +107,7 @@ def running_returns(rollouts: list[Rollout], gamma: float) -> NDArray[np.float64
     return np.array(result)
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_running_return_and_nothing_is_subtracted() -> None:
+def test_rewards_are_divided_by_the_standard_deviation_of_the_running_return_and_not_centered() -> None:
     rng = np.random.default_rng(0)
     scaler = RewardScaler(3, normalize=True, clip=None)
     rollouts = []
@@ -115,23 +115,23 @@ def test_rewards_are_divided_by_the_deviation_of_the_running_return_and_nothing_
         terminated, truncated = rng.random((2, 20, 3)) < 0.1
         rollouts.append(rollout_of(rng.normal(5, 1, (20, 3)), terminated=terminated, truncated=truncated & ~terminated))
         scaled = scaler.scale(rollouts[-1], 0.9, Solo())
-        deviation = running_returns(rollouts, 0.9).std()
+        std = running_returns(rollouts, 0.9).std()
         assert scaled.dtype == np.float32
-        assert np.allclose(scaled, rollouts[-1].reward / deviation, rtol=1e-4)
+        assert np.allclose(scaled, rollouts[-1].reward / std, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
-def test_the_running_return_begins_anew_after_either_ending(kind: str) -> None:
+def test_the_running_return_is_reset_by_termination_and_truncation(kind: str) -> None:
     scaler = RewardScaler(1, normalize=True, clip=None)
     scaler.scale(rollout_of([[4], [4], [4]], **{kind: [[0], [1], [0]]}), 0.5, Solo())
-    # Returns 4, 6, then 4 again; half of the last one goes into the next rollout.
+    # Returns 4, 6, then 4 again; half of the last one is carried into the next rollout.
     assert scaler.running_return.tolist() == [2]
     assert float(scaler.moments.mean) == pytest.approx(14 / 3)
     scaler.scale(rollout_of([[1]]), 0.5, Solo())
     assert float(scaler.moments.mean) == pytest.approx((14 + 3) / 4)
 
 
-def test_dummy_steps_are_no_part_of_the_running_return() -> None:
+def test_dummy_steps_do_not_enter_the_running_return() -> None:
     scaler = RewardScaler(1, normalize=True, clip=None)
     scaler.scale(rollout_of([[4], [999], [4]], terminated=[[1], [0], [0]], valid=[[1], [0], [1]]), 0.5, Solo())
     assert int(scaler.moments.count) == 2
@@ -141,25 +141,25 @@ def test_dummy_steps_are_no_part_of_the_running_return() -> None:
 
 def test_scaled_rewards_are_clipped_after_the_division() -> None:
     scaler = RewardScaler(1, normalize=True, clip=1.5)
-    # Without discounting into the future the returns are the rewards: deviation 10.
+    # With a discount factor of 0 the returns are the rewards: standard deviation 10.
     assert scaler.scale(rollout_of([[-10], [10], [-10], [10]]), 0.0, Solo()).ravel().tolist() == pytest.approx([-1, 1, -1, 1])
     scaled = scaler.scale(rollout_of([[0], [0], [0], [1000]]), 0.0, Solo())
     assert scaled.ravel().tolist() == [0, 0, 0, 1.5]
 
 
-def test_off_means_off_and_clipping_works_alone() -> None:
+def test_clipping_works_without_normalization_and_both_can_be_off() -> None:
     reward = [[-7.0], [0.5], [9.0]]
     assert RewardScaler(1, False, None).scale(rollout_of(reward), 0.9, Solo()).tolist() == reward
     assert RewardScaler(1, False, 1.0).scale(rollout_of(reward), 0.9, Solo()).tolist() == [[-1.0], [0.5], [1.0]]
 
 
-def test_scaling_leaves_the_rewards_of_the_rollout_alone() -> None:
+def test_scaling_does_not_change_the_rewards_of_the_rollout() -> None:
     rollout = rollout_of([[1.0], [100.0]])
     RewardScaler(1, True, 0.1).scale(rollout, 0.9, Solo())
     assert rollout.reward.tolist() == [[1], [100]]
 
 
-# --- when statistics move -----------------------------------------------------------------------------------------------------
+# --- when statistics change ---------------------------------------------------------------------------------------------------
 
 
 def statistics(parts: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
-def test_whitening_is_frozen_in_a_rollout_and_in_evaluation(compute: str) -> None:
+def test_whitening_is_frozen_during_rollouts_and_evaluation(compute: str) -> None:
     config = Config(num_envs=2, rollout_steps=10, normalize_observations=True, compute=compute, hidden_sizes=(4,))
     scripts = (((3, "truncated"),), ((4, "terminated"),))
     parts = assemble(config, InProcessEnvs(scripted(scripts)))
@@ -182,28 +182,28 @@ def test_whitening_is_frozen_in_a_rollout_and_in_evaluation(compute: str) -> Non
     parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
     merged = statistics(parts)
     assert not same(before, merged)
-    seen = rollout.obs[:-1].reshape(-1, 3)
-    assert np.allclose(merged["moments.mean"], seen.mean(0), atol=1e-6)
-    assert np.allclose(merged["moments.variance"], seen.var(0), atol=1e-5)
+    rows = rollout.obs[:-1].reshape(-1, 3)
+    assert np.allclose(merged["moments.mean"], rows.mean(0), atol=1e-6)
+    assert np.allclose(merged["moments.variance"], rows.var(0), atol=1e-5)
     environments = InProcessEnvs(scripted(scripts))
     run_episodes(environments, parts.compute, parts.policy, 2, seed=0, deterministic=False)
     assert same(merged, statistics(parts))
 
 
-def test_what_a_dummy_step_acted_on_is_not_an_observation() -> None:
+def test_observations_of_dummy_steps_do_not_enter_the_statistics() -> None:
     parts = assemble(Config(num_envs=1, rollout_steps=11, num_minibatches=1, normalize_observations=True), NextStepEnvs(
         scripted((((2, "terminated"),),))
     ))  # fmt: skip
     rollout = collect(parts)
     parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
     moments = parts.policy.preprocess.moments
-    # Steps 0, 1 and then the dummy, which sees time 2: over 11 steps that is 4 x 0, 4 x 1, 3 x 2.
+    # Steps 0, 1, then the dummy step, which observes time 2: over 11 steps that is 4 x 0, 4 x 1, 3 x 2.
     assert rollout.obs[:-1, 0, 2].tolist() == [0, 1, 2] * 3 + [0, 1]
     assert int(moments.count) == 8
     assert float(moments.mean[2]) == pytest.approx(0.5)
 
 
-def test_whitening_of_unusual_shapes_keeps_statistics_per_element() -> None:
+def test_whitening_has_statistics_for_each_element_of_any_shape() -> None:
     whiten = Whiten(spaces.Box(-9, 9, (2, 2), np.float32), None)
     rng = np.random.default_rng(0)
     obs = rng.normal([[0, 10], [20, 30]], [[1, 2], [3, 4]], (6, 3, 2, 2)).astype(np.float32)

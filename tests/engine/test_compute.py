@@ -1,4 +1,4 @@
-"""Both computes do the same arithmetic, and both do what the policy's own modules and torch.distributions say."""
+"""NumpyCompute and TorchCompute agree with each other, with the policy's modules and with torch.distributions."""
 
 import copy
 from typing import Any
@@ -36,7 +36,7 @@ OBSERVATIONS: dict[str, tuple[Any, bool]] = {
 
 
 def make_pair(obs: str, action: str, hidden: tuple[int, ...] = (7, 5), activation: str = "tanh") -> dict[str, Any]:
-    """One policy with random weights and statistics, computed both ways from separate copies."""
+    """Return one policy with random weights and statistics in two copies, one for each compute."""
     space, normalize = OBSERVATIONS[obs]
     config = Config(hidden_sizes=hidden, activation=activation, normalize_observations=normalize, clip_observations=1.5)
     policy = make_policy(config, space, ACTIONS[action])
@@ -84,7 +84,7 @@ def sample_rollout(obs: str, action: str) -> Rollout:
 
 
 def reference(policy: Policy, obs: Any, action: Any) -> tuple[Any, Any, Any]:
-    """log-probability, entropy and value by torch.distributions."""
+    """Return log-probability, entropy and value by torch.distributions."""
     distribution, value, _ = policy(torch.as_tensor(obs), (), None)
     if hasattr(distribution, "mean"):
         normal = torch.distributions.Normal(distribution.mean, policy.head.log_std.exp())
@@ -110,18 +110,18 @@ def test_acting_and_evaluating_agree(obs: str, action: str) -> None:
         assert by_numpy.dtype == by_torch.dtype == policy.head.layout.dtype
         assert by_numpy.shape == (ENVS, *policy.head.layout.shape)
         assert close(by_numpy, by_torch)
-    seen = {kind: pair[kind][2].evaluate(rollout) for kind in pair}
-    for ours, theirs in zip(seen["numpy"][1:], seen["autograd"][1:], strict=True):
+    evaluations = {kind: pair[kind][2].evaluate(rollout) for kind in pair}
+    for ours, theirs in zip(evaluations["numpy"][1:], evaluations["autograd"][1:], strict=True):
         assert ours.shape == tuple(theirs.shape)
         assert close(ours, theirs)
     with torch.no_grad():
         for t in range(STEPS):
             log_prob, _, value = reference(policy, rollout.obs[t], torch.from_numpy(rollout.action[t]))
-            assert close(seen["numpy"].log_prob[t], log_prob)
-            assert close(seen["numpy"].value[t], value)
+            assert close(evaluations["numpy"].log_prob[t], log_prob)
+            assert close(evaluations["numpy"].value[t], value)
         finals = policy(torch.from_numpy(rollout.final_obs), (), None)[1]
-    assert close(seen["numpy"].next_value[rollout.final_index], finals)
-    assert close(seen["numpy"].next_value[0], seen["numpy"].value[1])
+    assert close(evaluations["numpy"].next_value[rollout.final_index], finals)
+    assert close(evaluations["numpy"].next_value[0], evaluations["numpy"].value[1])
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -162,15 +162,15 @@ def check_gradients(obs: str, action: str, hidden: tuple[int, ...], activation: 
 
 
 def run_forward(compute: Compute, raw: NDArray[Any], action: NDArray[Any]) -> Outputs:
-    """As the update does: on observations that `evaluate` has prepared."""
+    """Run `forward` as the update does: on observations that `evaluate` has preprocessed."""
     reward = np.zeros((1, len(raw)), np.float32)
     rollout = make_rollout(obs=np.stack([raw, raw]), action=action[None], reward=reward)
-    prepared = compute.evaluate(rollout).obs
+    preprocessed = compute.evaluate(rollout).obs
     zeros = compute.array(np.zeros(len(raw), np.float32))
-    return compute.forward(Batch(prepared, compute.array(action), zeros, zeros, zeros, zeros, zeros))
+    return compute.forward(Batch(preprocessed, compute.array(action), zeros, zeros, zeros, zeros, zeros))
 
 
-def test_numpy_refuses_parts_it_does_not_know() -> None:
+def test_numpy_does_not_support_unknown_modules() -> None:
     policy = make_pair("vector", "discrete")["numpy"][0]
     assert NumpyCompute.supports(policy)
 
@@ -181,7 +181,7 @@ def test_numpy_refuses_parts_it_does_not_know() -> None:
     assert not NumpyCompute.supports(policy)
 
 
-def test_acting_uses_the_weights_of_now() -> None:
+def test_acting_uses_the_current_weights() -> None:
     for kind in ("numpy", "autograd"):
         policy, flat, compute = make_pair("vector", "box")[kind]
         obs, starts = sample_obs("vector", ENVS), np.zeros(ENVS, np.bool_)
@@ -199,8 +199,8 @@ def test_acting_uses_the_weights_of_now() -> None:
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 300.0])
-def test_many_rows_agree_as_few_do(activation: str, scale: float) -> None:
-    """Large arrays may take another path than small ones; saturated units must neither warn nor differ."""
+def test_large_batches_agree_too(activation: str, scale: float) -> None:
+    """Libraries may use other kernels for large arrays; saturated units must neither warn nor differ."""
     pair = make_pair("vector", "box", (9, 9), activation)
     rows = 1000
     raw, chosen = scale * sample_obs("vector", rows), sample_actions("box", rows)

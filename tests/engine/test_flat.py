@@ -35,7 +35,7 @@ def test_module_and_flat_buffers_are_the_same_memory() -> None:
     assert torch.equal(flat.gradient, torch.cat([parameter.grad.reshape(-1) for parameter in by_hand.parameters()]))
 
 
-def test_loading_a_state_dict_keeps_the_ties() -> None:
+def test_loading_a_state_dict_keeps_the_shared_memory() -> None:
     module = make_module()
     flat = flatten(module)
     other = {name: tensor + 1 for name, tensor in copy.deepcopy(module.state_dict()).items()}
@@ -55,7 +55,7 @@ def test_loss_terms_are_sent_with_the_gradient_but_not_clipped() -> None:
     assert flat.terms.tolist() == list(range(6))
 
 
-def test_clip_equals_torch_and_leaves_small_gradients_alone() -> None:
+def test_clipping_equals_torch_and_does_not_change_small_gradients() -> None:
     generator = torch.Generator().manual_seed(0)
     for scale, limit in ((1.0, 0.5), (100.0, 0.5), (0.01, 0.5), (1.0, None)):
         flat = flatten(make_module())
@@ -74,7 +74,7 @@ def test_clipping_a_zero_gradient_keeps_it_zero() -> None:
     assert (flat.gradient == 0).all()
 
 
-def test_groups_lie_one_after_the_other_and_are_parts_of_the_whole() -> None:
+def test_groups_are_consecutive_slices_of_the_buffer() -> None:
     module = make_module()
     first, second = module[0].parameters(), module[2].parameters()
     flat = FlatParameters([list(second), list(first)])
@@ -84,6 +84,6 @@ def test_groups_lie_one_after_the_other_and_are_parts_of_the_whole() -> None:
     assert not any((parameter == 7).any() for parameter in module[0].parameters())
 
 
-def test_nothing_to_train_is_refused() -> None:
+def test_networks_without_parameters_raise_an_error() -> None:
     with pytest.raises(ProxRLError, match="nothing to train"):
         FlatParameters([[], []])

@@ -1,4 +1,4 @@
-"""Stacked frames stored once give back every stack bit for bit, in a fraction of the memory."""
+"""Stacked frames that are stored once: every stack is restored bit for bit, in a fraction of the memory."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SIZE = 6
 
 
 def play(steps: int, num_envs: int, stack: int, channels: int, ends: float, seed: int = 0) -> NDArray[np.uint8]:
-    """Stacks [steps, N, stack * channels, SIZE, SIZE] of games that end at random; a new game's stack is all its own."""
+    """Return stacks [steps, N, stack * channels, SIZE, SIZE] of games that end at random. A new game shares no frame."""
     rng = np.random.default_rng(seed)
     frames = rng.integers(0, 255, (steps, num_envs, channels, SIZE, SIZE), dtype=np.uint8)
     stacks = np.zeros((steps, num_envs, stack, channels, SIZE, SIZE), np.uint8)
@@ -33,16 +33,16 @@ def fill(buffer: FrameBuffer, stacks: NDArray[np.uint8]) -> None:
 
 
 @pytest.mark.parametrize(("stack", "channels", "ends"), [(4, 1, 0.1), (4, 3, 0.1), (2, 1, 0.5), (4, 1, 1.0), (3, 1, 0.0)])
-def test_every_stack_comes_back(stack: int, channels: int, ends: float) -> None:
+def test_every_stack_is_restored(stack: int, channels: int, ends: float) -> None:
     stacks = play(40, 5, stack, channels, ends)
     buffer = FrameBuffer(40, 5, stacks.shape[2:], np.uint8, stack)
     for rollout in range(2):  # the second one overwrites the first
-        given = stacks if rollout == 0 else play(40, 5, stack, channels, ends, seed=9)
-        fill(buffer, given)
-        assert all(np.array_equal(buffer[t], given[t]) for t in range(40))
-        assert np.array_equal(buffer[-1], given[-1])
+        expected = stacks if rollout == 0 else play(40, 5, stack, channels, ends, seed=9)
+        fill(buffer, expected)
+        assert all(np.array_equal(buffer[t], expected[t]) for t in range(40))
+        assert np.array_equal(buffer[-1], expected[-1])
         rows = buffer.rows(torch.device("cpu"))
-        flat = torch.from_numpy(given.reshape(-1, *given.shape[2:]))
+        flat = torch.from_numpy(expected.reshape(-1, *expected.shape[2:]))
         assert torch.equal(rows.dense(), flat)
         chosen = torch.tensor([7, 199, 0, 7, 120])
         assert torch.equal(rows[chosen], flat[chosen])
@@ -53,7 +53,7 @@ def test_every_stack_comes_back(stack: int, channels: int, ends: float) -> None:
 
 
 def test_stacks_in_which_frames_repeat_are_not_confused() -> None:
-    """All frames alike: any stack continues any other, and zeros are as good as any."""
+    """All frames are equal, so any stack continues any other; zeros are frames like any other."""
     stacks = np.zeros((10, 2, 4, SIZE, SIZE), np.uint8)
     stacks[5:, 1] = 7
     buffer = FrameBuffer(10, 2, stacks.shape[2:], np.uint8, 4)
@@ -72,7 +72,7 @@ def test_each_frame_is_stored_once() -> None:
     assert stacks.nbytes > 3.5 * buffer.frames.nbytes
 
 
-def test_a_rollout_begins_where_the_last_one_ended() -> None:
+def test_a_rollout_begins_where_the_previous_one_ended() -> None:
     stacks = play(20, 3, 4, 1, 0.1)
     buffer = FrameBuffer(10, 3, stacks.shape[2:], np.uint8, 4)
     fill(buffer, stacks[:10])
@@ -84,8 +84,8 @@ def test_a_rollout_begins_where_the_last_one_ended() -> None:
     assert all(np.array_equal(buffer[t], stacks[9 + t]) for t in range(10))
 
 
-def test_a_buffer_reads_like_the_array_it_stands_for() -> None:
-    """Callbacks get it as `rollout.obs` of Atari runs."""
+def test_a_buffer_reads_like_the_array_that_it_represents() -> None:
+    """Callbacks receive it as `rollout.obs` in Atari runs."""
     stacks = play(12, 3, 4, 1, 0.2)
     buffer = FrameBuffer(12, 3, stacks.shape[2:], np.uint8, 4)
     fill(buffer, stacks)

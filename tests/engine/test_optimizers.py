@@ -1,4 +1,4 @@
-"""Steps on one flat vector equal those of torch.optim, for every rule, and parts of it may follow rules of their own."""
+"""Steps on one flat vector equal those of torch.optim, for every optimizer; policy and value may have separate ones."""
 
 import dataclasses
 from typing import Any
@@ -50,7 +50,7 @@ def test_fifty_steps_equal_torch(name: str, decay: float) -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_goes_on_from_saved_tensors(name: str) -> None:
+def test_an_optimizer_continues_from_saved_tensors(name: str) -> None:
     flat, other_flat = make_flat(), make_flat()
     optimizer, other = Optimizer(flat, [name], 1e-5, 0.9), Optimizer(other_flat, [name], 1e-5, 0.9)
     for scale in (1.0, -2.0):
@@ -67,7 +67,7 @@ def test_a_rule_goes_on_from_saved_tensors(name: str) -> None:
     assert torch.equal(flat.values, other_flat.values)
 
 
-def test_policy_and_value_may_have_rules_and_rates_of_their_own() -> None:
+def test_policy_and_value_may_have_separate_optimizers_and_learning_rates() -> None:
     flat, policy_alone, value_alone = make_flat(), make_flat((20,)), make_flat((20, 12))
     both = Optimizer(flat, ["adam", "sgd"], 1e-5, 0.9)
     adam, sgd = Optimizer(policy_alone, ["adam"], 1e-5, 0.9), Optimizer(value_alone, ["sgd"], 1e-5, 0.9)
@@ -82,11 +82,11 @@ def test_policy_and_value_may_have_rules_and_rates_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("policy", "value"), [(True, False), (False, True)])
-def test_what_does_not_learn_in_a_phase_does_not_move(policy: bool, value: bool) -> None:
+def test_parameters_that_do_not_learn_in_a_phase_do_not_change(policy: bool, value: bool) -> None:
     flat = make_flat()
     optimizer = Optimizer(flat, ["adam", "adam"], 1e-5, 0.9)
     flat.gradient.fill_(1.0)
-    optimizer.step(coefficients(0.01), BOTH)  # momentum that would go on moving it
+    optimizer.step(coefficients(0.01), BOTH)  # builds up momentum, which would move it further
     before = flat.values.clone()
     flat.gradient.zero_()
     optimizer.step(coefficients(0.01), Phase(1, policy, value))

@@ -1,4 +1,4 @@
-"""Does it learn? Mean return of the last 100 training episodes, on the presets, against known figures."""
+"""Mean returns of the last 100 training episodes with the presets, compared with known returns."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def mean_returns(tmp_path: Path, env: str, seeds: tuple[int, ...], **settings: o
     return returns
 
 
-def test_cartpole_is_well_under_way_after_a_fifth_of_the_preset(tmp_path: Path) -> None:
+def test_cartpole_has_improved_after_a_fifth_of_the_presets_steps(tmp_path: Path) -> None:
     # Seeds 1 to 4 reached 243, 383, 307 and 325; an untrained policy scores about 20.
     assert min(mean_returns(tmp_path, "CartPole-v1", (1, 2), total_steps=100_000, anneal_learning_rate=False)) > 200
 
@@ -38,7 +38,7 @@ def test_taxi_delivers_with_its_masks(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_blackjack_is_played_almost_perfectly(tmp_path: Path) -> None:
-    # A random player loses 0.39 a game. 4,000 games have a standard error of 0.015; seeds 1 and 2 reached -0.04 and -0.06.
+    # A random player loses 0.39 per game. 4,000 games have a standard error of 0.015; seeds 1 and 2 reached -0.04 and -0.06.
     for seed in (1, 2):
         result = proxrl.train("Blackjack-v1", seed=seed, total_steps=100_000, runs_dir=tmp_path, quiet=True, tensorboard=False)
         assert proxrl.evaluate(result.path, episodes=4000)["deterministic"].mean > -0.11
@@ -54,14 +54,14 @@ def test_acrobot_swings_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_pendulum_balances(tmp_path: Path) -> None:
-    # A random policy scores about -1200; the best possible is about -150, by the luck of the starting angle.
+    # A random policy scores about -1200; the best possible is about -150, depending on the initial angles.
     assert np.mean(mean_returns(tmp_path, "Pendulum-v1", (1, 2, 3))) >= -200
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_lunar_lander_lands(tmp_path: Path) -> None:
-    # 200 is what the environment calls solved.
+    # The environment counts as solved at 200.
     pytest.importorskip("Box2D", reason="LunarLander needs Box2D")
     assert np.mean(mean_returns(tmp_path, "LunarLander-v3", (1, 2, 3))) >= 200
 

@@ -1,4 +1,4 @@
-"""Probe environments: each needs one more thing to work than the one before, and each has a right answer that is a number."""
+"""Probe environments: each one requires one more thing to work than the one before, and has a known solution."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ POOLS = (InProcessEnvs, NextStepEnvs)
 
 
 class Probe(gymnasium.Env):
-    """One-step episodes with a constant observation, unless a subclass says otherwise."""
+    """One-step episodes with a constant observation. Subclasses change one thing each."""
 
     observation_space: Any = spaces.Box(-1, 1, (1,), np.float32)
     action_space: Any = spaces.Discrete(2)
@@ -43,8 +43,8 @@ class Probe(gymnasium.Env):
         return self.observe(), reward, over and self.ending == "terminated", over and self.ending == "truncated", {}
 
 
-class Timed(Probe):
-    """Observes which step it is."""
+class ObservedTime(Probe):
+    """Observes the number of the step."""
 
     observation_space = spaces.Discrete(4)
 
@@ -52,19 +52,19 @@ class Timed(Probe):
         return self.time
 
 
-class RewardAtTheEnd(Timed):
+class RewardAtTheEnd(ObservedTime):
     length = 2
 
     def reward(self, action: Any) -> float:
         return float(self.time == 1)
 
 
-class FiniteSum(Timed):
+class FiniteSum(ObservedTime):
     length = 3
 
 
-class CutOff(Probe):
-    """A reward in every step, for ever, but watched for three steps at a time; the constant observation tells no time."""
+class TruncatedConstant(Probe):
+    """A reward of 1 in every step, truncated after three steps; the constant observation does not show the time."""
 
     length = 3
     ending = "truncated"
@@ -95,7 +95,7 @@ class Match(Signed):
 
 
 class Aim(Probe):
-    """Two continuous actions with a best value each."""
+    """Two continuous actions, each with one best value."""
 
     action_space = spaces.Box(-1, 1, (2,), np.float32)
 
@@ -159,7 +159,7 @@ def test_the_better_action_is_chosen(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
-def test_the_action_that_suits_the_observation_is_chosen(compute: str, seed: int) -> None:
+def test_the_best_action_for_each_observation_is_chosen(compute: str, seed: int) -> None:
     parts = learn(Match, seed, compute=compute, normalize_observations=True, normalize_rewards=True)
     assert probabilities(parts, [1.0])[1] > 0.95
     assert probabilities(parts, [-1.0])[0] > 0.95
@@ -174,16 +174,16 @@ def test_terminated_episodes_are_worth_their_finite_sum(pool: Any, seed: int) ->
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("pool", POOLS)
 def test_truncated_episodes_are_worth_what_would_have_followed(pool: Any, seed: int) -> None:
-    """1 / (1 - gamma), where taking the cut for an end would give 1.9 on average. This probe is about the cut, not about which
-    observation bootstraps: there is only one."""
-    parts = learn(CutOff, seed, pool, total_steps=9600, learning_rate=0.03)
+    """1 / (1 - gamma); treating truncations as terminations would give 1.9 on average. This probe does not check which
+    observation bootstraps, because there is only one."""
+    parts = learn(TruncatedConstant, seed, pool, total_steps=9600, learning_rate=0.03)
     assert values(parts, [0.0]) == pytest.approx([10], abs=0.4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_continuous_action_goes_to_its_target(seed: int) -> None:
+def test_continuous_actions_reach_their_best_values(seed: int) -> None:
     parts = learn(Aim, seed, total_steps=9600, learning_rate=0.02, entropy_coef=0.0)
     with torch.no_grad():
         distribution = parts.policy(torch.zeros(1, 1), (), None)[0]
     assert distribution.mean[0].tolist() == pytest.approx([0.5, -0.6], abs=0.1)
-    assert distribution.log_std[0] < -1  # it began at 0: aiming pays more than exploring by now
+    assert distribution.log_std[0] < -1  # it began at 0: less exploration gives higher rewards

@@ -1,4 +1,4 @@
-"""What tests of the algorithm share: environments whose numbers are known, pools of each autoreset style, ranks of threads."""
+"""Shared by tests of the algorithm: scripted environments, pools of each autoreset style, and ranks that are threads."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ from proxrl.world.solo import Solo
 Maker = Callable[[], gymnasium.Env]
 Ending = tuple[int, str]  # length of an episode, and "terminated" or "truncated"
 NEVER: Ending = (10**9, "truncated")
-# Real ranks are processes with a torch generator each; ours are threads that share one.
+# Real ranks are processes, each with its own global torch generator; these are threads that share one.
 _GLOBAL_GENERATOR = threading.Lock()
 
 
 class Scripted(gymnasium.Env):
-    """Observes (its index, its episode, the step): no two observations are alike. Actions change nothing."""
+    """Observes (its index, its episode, the step), so no two observations are equal. Actions have no effect."""
 
     observation_space = spaces.Box(-1000, 1000, (3,), np.float32)
 
@@ -64,7 +64,7 @@ def scripted(scripts: Sequence[Sequence[Ending]], action_space: gymnasium.Space 
 
 
 class NextStepEnvs:
-    """Next-step autoreset as EnvPool does it; the dummy step may carry any reward, and nobody may notice."""
+    """Next-step autoreset as in EnvPool. The reward of its dummy steps can be set, and must not have any effect."""
 
     autoreset = Autoreset.NEXT_STEP
     frame_stack = 1
@@ -102,7 +102,7 @@ class NextStepEnvs:
 
 
 class LostEnvs(InProcessEnvs):
-    """Resets at once and forgets the last observation."""
+    """Resets in the same step and does not return the last observation."""
 
     autoreset = Autoreset.LOST
 
@@ -111,7 +111,7 @@ class LostEnvs(InProcessEnvs):
 
 
 class ThreadWorld:
-    """Ranks that are threads of this process: real sums over all of them, in the order of rank."""
+    """A rank that is a thread of this process. Sums are over all ranks, in the order of rank."""
 
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, slots: list[Any]) -> None:
         self.rank, self.size, self.wait, self.slots = rank, size, barrier.wait, slots
@@ -135,7 +135,7 @@ class ThreadWorld:
 
 
 def run_ranks(size: int, function: Callable[[ThreadWorld], Any]) -> list[Any]:
-    """What `function` returns on each rank; an error on any rank is raised here."""
+    """Return what `function` returns on each rank; raise the error of any rank."""
     barrier, slots = threading.Barrier(size, timeout=60), [None] * size
     results: list[Any] = [None] * size
     errors: list[BaseException] = []
@@ -159,13 +159,13 @@ def run_ranks(size: int, function: Callable[[ThreadWorld], Any]) -> list[Any]:
 
 
 def assemble(config: Config, environments: Any, world: Any = None, first_env: int = 0) -> Parts:
-    """What build() makes, around a pool and a world of the test's own."""
+    """Build the parts around the pool and the world of a test."""
     with _GLOBAL_GENERATOR:
         return build.assemble(config, environments, world or Solo(), torch.device("cpu"), first_env)
 
 
 def make_rollout(**fields: Any) -> Rollout:
-    """A rollout with these fields. The others are as if all steps were valid and no episode ended."""
+    """Return a rollout with these fields. By default, all steps are valid and no episode ends."""
     shape = np.shape(fields["reward"])
     never, last = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
     last[-1] = True
@@ -176,13 +176,13 @@ def make_rollout(**fields: Any) -> Rollout:
 
 
 def collect(parts: Parts, iteration: int = 0, budget: int = 10**9) -> Rollout:
-    """One rollout as `train` collects it, from the beginning."""
+    """Collect one rollout as `train` does, from a reset."""
     parts.collector.reset(parts.config.seed, None)
     return parts.collector.collect(ppo.random_streams(parts, iteration), budget)
 
 
-class Counting:
-    """The part of a Session that the algorithm needs."""
+class RecordingSession:
+    """The part of a Session that the algorithm uses. Records what it is given."""
 
     def __init__(self, parts: Parts, iterations: int | None = None) -> None:
         self.parts, self.most = parts, iterations
@@ -206,9 +206,9 @@ class Counting:
         self.stopping = self.iteration == self.most
 
 
-def train(parts: Parts, iterations: int | None = None) -> Counting:
-    session = Counting(parts, iterations)
-    # Tiny networks gain nothing from threads, which wait for each other by spinning.
+def train(parts: Parts, iterations: int | None = None) -> RecordingSession:
+    session = RecordingSession(parts, iterations)
+    # Threads do not make tiny networks faster, and spin while they wait for each other.
     with threadpool_limits(1):
         ppo.train(parts, session)  # type: ignore[arg-type]
     return session
