@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.parser import Parser, add_runs
+from proxrl.cli.arguments import add_runs
+from proxrl.cli.parser import Parser
 from proxrl.cli.table import print_table
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_player
+from proxrl.cli.arguments import add_player
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Play deterministic and stochastic episodes with a trained policy, and print the return of each kind.

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_checkpoint
+from proxrl.cli.arguments import add_checkpoint
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Write the policy of a run to one file that runs without ProxRL: it takes the environment's

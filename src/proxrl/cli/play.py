@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_viewer
+from proxrl.cli.arguments import add_viewer
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Show a trained policy in a window. Esc, Q or closing the window ends it. Without a display, use

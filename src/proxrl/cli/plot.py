@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_runs
+from proxrl.cli.arguments import add_runs
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Draw the learning curves of runs: one line for each name, the mean over its seeds with a 95%

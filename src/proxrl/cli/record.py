@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_viewer
+from proxrl.cli.arguments import add_viewer
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Record episodes of a trained policy as a video, in videos/ of the run folder or to --out. No display

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_runs
+from proxrl.cli.arguments import add_runs
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Write one HTML page about runs: curves, evaluations, published results, videos, settings and the

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.parser import Parser, add_runs
+from proxrl.cli.arguments import add_runs
+from proxrl.cli.parser import Parser
 from proxrl.cli.table import print_table
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.parser import Parser, add_runs_dir
+from proxrl.cli.arguments import add_runs_dir
+from proxrl.cli.parser import Parser
 from proxrl.config import Config
 from proxrl.config.flags import add_settings
 from proxrl.errors import ProxRLError

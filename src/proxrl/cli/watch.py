@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from proxrl.cli.parser import Parser, add_runs
+from proxrl.cli.arguments import add_runs
+from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
 Serve the page of proxrl report live: it follows running jobs and finds new ones. It is reachable
