@@ -320,7 +320,7 @@ def test_loggers_passed_as_objects_are_closed_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"callback": "plugins:make_nothing"}, "--callback plugins:make_nothing made a NoneType, which lacks on_rollout"),
+        ({"callback": "plugins:make_nothing"}, "--callback plugins:make_nothing returned a NoneType, which lacks on_rollout"),
         ({"logger": "plugins:Doubling"}, "which lacks log and close"),
         ({"logger": "plugins:make_failure"}, "failed: RuntimeError: no such layer"),
         ({"callbacks": [object()]}, "callbacks holds a object, which lacks on_rollout and on_iteration"),
