@@ -1,4 +1,4 @@
-"""How fast does this machine train? Some seconds of a real run in a folder that is thrown away, and where its time goes."""
+"""Measure how fast this machine trains, and where the time goes: a real run of some seconds in a temporary folder."""
 
 import tempfile
 import time
@@ -32,21 +32,21 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Seconds spent in the calls that go through it."""
+    """Adds up the time of the calls that are made through it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def time(self, call: Callable[..., T], *arguments: Any) -> T:
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             return call(*arguments)
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.perf_counter() - start
 
 
 class Timed:
-    """An object whose calls of one name are timed; all else is passed through."""
+    """Wraps an object and times the calls of one of its methods. Everything else is passed through."""
 
     def __init__(self, inner: Any, method: str) -> None:
         self._inner, self.stopwatch = inner, Stopwatch()
@@ -58,7 +58,7 @@ class Timed:
 
 
 class TimedWorld:
-    """A world whose messages are timed, waiting for slower ranks included."""
+    """Wraps a world and times its messages, including the time spent waiting for slower ranks."""
 
     def __init__(self, world: World) -> None:
         self.world, self.stopwatch = world, Stopwatch()
@@ -89,61 +89,63 @@ class Speed:
 
     @property
     def rest(self) -> float:
-        """Drawing noise, storing steps, counting episodes."""
+        """The share of everything else, such as drawing noise, storing steps and counting episodes."""
         return max(0.0, 1.0 - self.environments - self.acting - self.learning - self.communication)
 
 
 class Clock(Callback):
-    """Marks where the time goes, and stops the run after some seconds. The first iteration warms up and does not count."""
+    """Reads the stopwatches after every iteration, and stops the run after some seconds. The first iteration is a warm-up."""
 
-    def __init__(self, seconds: float, stepping: Stopwatch, acting: Stopwatch, exchanging: Stopwatch) -> None:
+    def __init__(self, seconds: float, environments: Stopwatch, acting: Stopwatch, communication: Stopwatch) -> None:
         self._seconds = seconds
-        self._stepping, self._acting, self._exchanging = stepping, acting, exchanging
+        self._environments, self._acting, self._communication = environments, acting, communication
         self._learning = 0.0
-        self.marks: list[NDArray[np.float64]] = []  # time, step, and the seconds of each part so far
+        self.marks: list[NDArray[np.float64]] = []  # time, step, and the seconds of each share so far
 
     def on_rollout(self, session: Session, rollout: Rollout) -> None:
-        self._collected = time.perf_counter() - self._exchanging.seconds
+        self._collected = time.perf_counter() - self._communication.seconds
 
     def on_iteration(self, session: Session, metrics: dict[str, float]) -> None:
         now = time.perf_counter()
-        self._learning += now - self._exchanging.seconds - self._collected
-        parts = self._stepping.seconds, self._acting.seconds, self._learning, self._exchanging.seconds
-        self.marks.append(np.array([now, session.step, *parts]))
+        self._learning += now - self._communication.seconds - self._collected
+        seconds = self._environments.seconds, self._acting.seconds, self._learning, self._communication.seconds
+        self.marks.append(np.array([now, session.step, *seconds]))
         session.stop_requested = len(self.marks) > 1 and now - self.marks[0][0] >= self._seconds
 
     def speed(self, world: World) -> Speed:
-        seconds, steps, *parts = (self.marks[-1] - self.marks[0]).tolist()
-        shares = [part / seconds for part in parts]
-        return Speed(steps / seconds, seconds, len(self.marks) - 1, world.size, world.cores, *shares)
+        total, steps, *seconds = (self.marks[-1] - self.marks[0]).tolist()
+        shares = [share / total for share in seconds]
+        return Speed(steps / total, total, len(self.marks) - 1, world.size, world.cores, *shares)
 
 
 def bench(config: Config, seconds: float, env: EnvLike | None = None) -> Speed:
-    """Train for some seconds with these settings. Started by a launcher, all ranks take part, and each tells its own split."""
-    # Without an end: the last iterations of a schedule would be other ones than the first.
+    """Train for some seconds with these settings and return the speed. Under a launcher all ranks train together, and each one
+    returns the shares of its own time.
+    """
+    # An endless run, so that schedules do not change the settings while it is measured.
     config = config.replace(total_steps=ENDLESS, eval_every=None, save_every=None)
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
         world = build_world(config)
         stack.enter_context(ending_together(world, debug=False))
-        measured: Any = TimedWorld(world)
+        timed_world: Any = TimedWorld(world)
         envs, device = rank_envs(config.num_envs, world), build_device(config.device, config.device_ids, world)
         pool = on_all_ranks(
             world, lambda: build_environments(config, env or config.env, len(envs), envs.start, world), debug=False
         )
         stack.callback(pool.close)
         environments: Any = Timed(pool, "step")
-        parts = assemble(config, environments, measured, device, envs.start)
+        parts = assemble(config, environments, timed_world, device, envs.start)
         stack.enter_context(arithmetic(config, parts.policy, world))
         acting: Any = Timed(parts.compute, "act")
         parts.collector.player.compute = acting
         folder = RunFolder(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         folder.checkpoints.mkdir()
-        clock = Clock(seconds, environments.stopwatch, acting.stopwatch, measured.stopwatch)
+        clock = Clock(seconds, environments.stopwatch, acting.stopwatch, timed_world.stopwatch)
         observers = Observers([], Console(config.planned_steps, quiet=True), _no_evaluation, [clock])
-        ppo.train(parts, Session(config, measured, trainee(parts), folder, observers, None))
+        ppo.train(parts, Session(config, timed_world, trainee(parts), folder, observers, None))
         return clock.speed(world)
 
 
 def _no_evaluation(step: int) -> Scores:
-    raise AssertionError(f"evaluations are off, but one was asked for at step {step}")
+    raise AssertionError(f"evaluation was called at step {step}, although evaluations are off")
