@@ -95,7 +95,7 @@ def test_the_wrapping_test_reads_prose_only() -> None:
 STEMS = "normal|optim|initial|vector|general|penal|summar|minim|maxim|random|regular|real|organ|recogn|synchron|serial|visual"
 WORDS = r"learnt|spoilt|colour|behaviour|neighbour|favour|honour|centre|licence|\bgrey|labell|modell|cancell|travell|artefact"
 BRITISH = re.compile(rf"({STEMS})is(e|ed|es|er|ers|ing|ation|ations)\b|{WORDS}", re.IGNORECASE)
-SUFFIXES = {".py", ".md", ".toml", ".js", ".css", ".html", ""}
+SUFFIXES = {".py", ".md", ".toml", ".js", ".css", ".html"}
 
 
 def test_spelling_is_american() -> None:
