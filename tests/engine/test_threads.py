@@ -54,7 +54,7 @@ def test_threads_go_by_the_work_in_a_minibatch(monkeypatch: pytest.MonkeyPatch) 
     atari, config = policy_for(ATARI), Config(num_envs=8, rollout_steps=128, num_minibatches=4)
     work = 256 * work_per_row(atari)
     assert choose_threads(atari, config) == work // WORK_PER_THREAD >= 2
-    # Microbatches and the minibatch shares of ranks are smaller.
+    # Microbatches and the shares of ranks are smaller.
     assert choose_threads(atari, config.replace(accumulate=4)) == max(1, work // 4 // WORK_PER_THREAD)
     # Never more than there are cores.
     monkeypatch.setattr(threads, "TORCH_THREADS", 2)

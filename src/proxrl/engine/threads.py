@@ -22,7 +22,7 @@ from proxrl.world.api import World
 SMALL_LAYER = 2**17
 
 # A thread pays if it gets about this many multiplications of a forward pass over a minibatch (docs/performance.md).
-WORK_PER_THREAD = 2**28
+WORK_PER_THREAD = 2**27
 
 # As many as torch would use by itself.
 TORCH_THREADS = torch.get_num_threads()
