@@ -34,7 +34,7 @@ from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
 from proxrl.look.evaluation import equal_quota, run_episodes
-from proxrl.policy.images import image_assumptions
+from proxrl.policy.image_encoders import image_assumptions
 from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder

@@ -85,7 +85,7 @@ class Session:
         self.stopping = False  # on all ranks
         self.saved_at = self.status_at = time.monotonic()
         self.saved_step = -1
-        self._begin(saved)
+        self._restore(saved)
 
     @property
     def display(self) -> Display:
@@ -122,7 +122,7 @@ class Session:
         if episodes:
             charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
             charts["charts/episodic_length"] = float(np.mean([episode.length for episode in episodes]))
-        self._consider_best(before, charts)
+        self._evaluate_and_update_best(before, charts)
         self._log({**charts, **metrics})
         if _crossed(self.config.capture_video, self.iteration - 1, self.iteration):
             self.observers.capture(self)
@@ -156,7 +156,7 @@ class Session:
             with attribute_errors(logger, "log"):
                 logger.log(self.step, metrics)
 
-    def _consider_best(self, before: int, charts: dict[str, float]) -> None:
+    def _evaluate_and_update_best(self, before: int, charts: dict[str, float]) -> None:
         """Note a new best: by evaluation where the run evaluates, otherwise by training return."""
         score: float | None = None
         if self.config.eval_every is not None:
@@ -239,7 +239,7 @@ class Session:
         }
         return self.trainee.tensors(), state
 
-    def _begin(self, saved: Saved | None) -> None:
+    def _restore(self, saved: Saved | None) -> None:
         """Start all ranks from rank 0's parameters, and from its checkpoint where it has one. Random streams need no restoring:
         they are addressed by iteration and episode.
         """

@@ -39,7 +39,7 @@ from proxrl.engine.numpy_mlp import NumpyCompute
 from proxrl.envs.buffers import allocate, stored_space, write_row
 from proxrl.envs.gymnasium import _row_reader
 from proxrl.envs.spaces import Masked, space_from_json, space_to_json
-from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
+from proxrl.policy.continuous_heads import BetaHead, GaussianHead, TanhHead
 from proxrl.policy.distributions import Bernoulli, SquashedGaussian
 from proxrl.policy.heads import Head, env_actions
 from proxrl.policy.make_head import ProductHead, make_head

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from any_space import SEEDS, boxes
 from proxrl.config import Config
-from proxrl.policy.continuous import GaussianHead
+from proxrl.policy.continuous_heads import GaussianHead
 from proxrl.policy.distributions import Categorical, Gaussian
 from proxrl.policy.heads import CategoricalHead, Head, env_actions
 from proxrl.policy.make_head import make_head

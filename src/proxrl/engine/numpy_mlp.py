@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from proxrl.common.tree import tree_map
 from proxrl.engine.api import ActingOutputs, Evaluation, Outputs
 from proxrl.engine.flat import FlatParameters
-from proxrl.policy.continuous import GaussianHead
+from proxrl.policy.continuous_heads import GaussianHead
 from proxrl.policy.distributions import FORBIDDEN
 from proxrl.policy.encoders import MLP
 from proxrl.policy.heads import CategoricalHead

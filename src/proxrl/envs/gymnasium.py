@@ -16,7 +16,7 @@ from proxrl.common.imports import import_attribute
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, env_kwargs_hint, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
-from proxrl.envs.masked import with_mask
+from proxrl.envs.mask_wrapper import with_mask
 from proxrl.envs.spaces import map_observation, space_tree
 from proxrl.errors import ProxRLError, describe, one_line
 from proxrl.types import Episode, Step, Tree

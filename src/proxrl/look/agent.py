@@ -14,7 +14,7 @@ from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
 from proxrl.engine.flat import FlatParameters
 from proxrl.envs.buffers import stored_dtype
-from proxrl.envs.masked import split_mask
+from proxrl.envs.mask_wrapper import split_mask
 from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.spaces import Masked, map_observation, space_from_json, space_tree, wrong_values
 from proxrl.errors import ProxRLError

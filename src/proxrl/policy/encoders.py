@@ -1,4 +1,4 @@
-"""Encoders: from preprocessed observations to features. Those of images are in images.py."""
+"""Encoders: from preprocessed observations to features. Those of images are in image_encoders.py."""
 
 import math
 from collections.abc import Sequence

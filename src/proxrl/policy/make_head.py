@@ -15,7 +15,7 @@ from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError
-from proxrl.policy.continuous import BetaHead, GaussianHead, TanhHead
+from proxrl.policy.continuous_heads import BetaHead, GaussianHead, TanhHead
 from proxrl.policy.distributions import Product, ProductColumns
 from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead, torch_dtype
 from proxrl.types import Tree

@@ -26,7 +26,7 @@ from proxrl.envs.masks import Guard
 from proxrl.envs.spaces import is_image, space_tree
 from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
-from proxrl.policy.images import IMAGE_ENCODERS, ImageEncoder, Mixed, default_encoder, has_image
+from proxrl.policy.image_encoders import IMAGE_ENCODERS, ImageEncoder, Mixed, default_encoder, has_image
 from proxrl.policy.make_head import make_head
 from proxrl.policy.memory import NoMemory
 from proxrl.policy.policy import Policy

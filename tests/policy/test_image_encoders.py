@@ -21,7 +21,7 @@ from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.envs.spaces import is_image
 from proxrl.errors import ProxRLError
 from proxrl.policy.encoders import MLP
-from proxrl.policy.images import ImpalaCNN, Mixed, NatureCNN, SmallCNN, ToFloat, image_assumptions
+from proxrl.policy.image_encoders import ImpalaCNN, Mixed, NatureCNN, SmallCNN, ToFloat, image_assumptions
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 
