@@ -19,6 +19,7 @@ from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.registry import make_environments
 from proxrl.envs.spaces import Masked
 from proxrl.errors import ProxRLError
+from proxrl.look.evaluation import run_episodes
 from proxrl.runs import checkpoint
 from proxrl.world.solo import Solo
 
@@ -181,6 +182,17 @@ def test_the_error_for_a_wrong_mask_names_the_environment(key: str, fault: str, 
             **TRAINING,
         )
     assert "\n" not in str(caught.value)
+
+
+def test_an_empty_mask_is_reported_with_the_number_of_its_environment_among_all_ranks() -> None:
+    """In rollouts and in evaluations, on a rank whose first environment has the number 4."""
+    config = Config(num_envs=2, rollout_steps=8, num_minibatches=2, hidden_sizes=(4,))
+    environments = make_environments(Doors, {"fault": "empty"}, 2, "inprocess", first_env=4, action_mask="info")
+    parts = assemble(config, environments, first_env=4)
+    with pytest.raises(ProxRLError, match="the action mask of environment 5 allows no action"):
+        collect(parts)
+    with pytest.raises(ProxRLError, match="the action mask of environment 5 allows no action"):
+        run_episodes(environments, parts.compute, parts.policy, quota=1, seed=0, deterministic=True, first_env=4)
 
 
 # --- respected ------------------------------------------------------------------------------------------------------------

@@ -184,6 +184,8 @@ def test_the_guard_names_the_environment_that_has_nothing_to_choose(space: gymna
             with pytest.raises(ProxRLError, match=f"^the action mask of environment {row} allows no action; ") as caught:
                 guard.check({"observation": None, MASK: empty})
             assert "\n" not in str(caught.value)
+            with pytest.raises(ProxRLError, match=f"environment {row + 100} allows no action"):
+                guard.check({"observation": None, MASK: empty}, first_env=100)
         start += size
 
 

@@ -38,7 +38,7 @@ class Collector:
     ) -> None:
         self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
         self.world, self.first_env = world, first_env
-        self.player = Player(environments, compute, policy)
+        self.player = Player(environments, compute, policy, first_env)
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None) -> None:
         """Begin an episode in every environment. `episode_counts` are the episodes that the environments of all ranks have begun

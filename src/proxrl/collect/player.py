@@ -18,11 +18,11 @@ NOISE_NUMBERS = 2**18
 
 class Player:
     """Steps the environments with the policy's actions. `obs`, `starts` and `state` are what it acts on next: observations
-    [N, ...], which of them begin an episode [N], and the policy's memory.
+    [N, ...], which of them begin an episode [N], and the policy's memory. Errors number environments from `first_env`.
     """
 
-    def __init__(self, environments: Environments, compute: Compute, policy: Policy) -> None:
-        self.environments, self.compute = environments, compute
+    def __init__(self, environments: Environments, compute: Compute, policy: Policy, first_env: int = 0) -> None:
+        self.environments, self.compute, self.first_env = environments, compute, first_env
         self.head, self.guard = policy.head, policy.guard
         self._next_step = environments.autoreset is Autoreset.NEXT_STEP
 
@@ -34,7 +34,7 @@ class Player:
 
     def step(self, noise: NDArray[np.float32] | None, outputs: ActingOutputs | None = None) -> tuple[NDArray[Any], Step]:
         """Act once in every environment; return the actions as they were sampled [N, ...] and their result."""
-        self.guard.check(self.obs)
+        self.guard.check(self.obs, self.first_env)
         action, self.state = self.compute.act(self.obs, self.state, self.starts, noise, outputs)
         step = self.environments.step(env_actions(self.head, action))
         self.obs = step.obs

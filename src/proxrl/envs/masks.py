@@ -109,14 +109,14 @@ class Guard:
         if isinstance(observation_space, Masked) and observation_space.choices != total:
             raise ProxRLError(f"masks have {observation_space.choices} bits, but {action_space} has {total} choices")
 
-    def check(self, obs: Tree) -> None:
-        """Check the masks of observations [N, ...] before acting on them."""
+    def check(self, obs: Tree, first_env: int = 0) -> None:
+        """Check the masks of observations [N, ...] before acting on them. Errors number environments from `first_env`."""
         if not self.masked:
             return
         possible = np.logical_or.reduceat(obs[MASK], self.group_starts, axis=1)
         if not possible.all():
-            row = int(np.argwhere(~possible)[0][0])
-            raise ProxRLError(f"the action mask of environment {row} allows no action; allow one, or end the episode before that")
+            env = first_env + int(np.argwhere(~possible)[0][0])
+            raise ProxRLError(f"the action mask of environment {env} allows no action; allow one, or end the episode before that")
 
 
 def group_sizes(space: gymnasium.Space) -> list[int]:

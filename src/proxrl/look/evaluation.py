@@ -45,7 +45,7 @@ def act_steps(
     environments: Environments, compute: Compute, policy: Policy, seed: int, deterministic: bool, first_env: int = 0
 ) -> Iterator[Step]:
     """Act with the policy, one episode after the other, and yield every step."""
-    player = Player(environments, compute, policy)
+    player = Player(environments, compute, policy, first_env)
     streams = [generator(seed, Purpose.EVALUATION, first_env + env) for env in range(environments.num_envs)]
     noise = itertools.repeat(None) if deterministic else draw_noise(policy.head, streams, NOISE_STEPS)
     compute.freeze()
