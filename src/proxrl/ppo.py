@@ -1,10 +1,12 @@
-"""Proximal Policy Optimization, whole.
+"""Proximal Policy Optimization: the algorithm.
 
     one iteration = collect → advantage → update → report
 
-Functions appear in the order in which `train` calls them. Everything that differs between tasks and machines is one of the
-`Parts`, built by build.py: a variant is another part, never a branch in this file. "Core detail n" refers to the numbering of
-"The 37 Implementation Details of Proximal Policy Optimization"; docs/details.md maps each one to its code and its test.
+Functions appear roughly in the order in which `train` calls them, with helpers at the end. Everything that differs between tasks
+and machines is one of the `Parts`, built by build.py: a variant is another part, not another loop. "Core detail n" refers to the
+numbering of "The 37 Implementation Details of Proximal Policy Optimization"; docs/details.md maps each one to its code and its
+test. Details that are not written out here are one named call away: among them advantage normalization in
+collect/minibatches.py, gradient clipping in engine/descent.py, and annealing in `Config.at`.
 """
 
 import math
@@ -87,7 +89,7 @@ def random_streams(parts: Parts, iteration: int) -> Streams:
 
 
 def advantage(parts: Parts, rollout: Rollout, now: Coefficients) -> Batch:
-    """Evaluate the rollout in one pass and estimate advantages; return one row per step of each environment."""
+    """Evaluate the rollout with the policy that acted and estimate advantages; return one row per step of each environment."""
     compute, library = parts.compute, parts.compute.library
     reward = compute.array(parts.reward_scaler.scale(rollout, now.gamma, parts.world))
     evaluation = compute.evaluate(rollout)
@@ -106,7 +108,7 @@ def advantage(parts: Parts, rollout: Rollout, now: Coefficients) -> Batch:
 def gae(
     reward: Array,  # [T, N]
     value: Array,  # [T, N] of the observation acted on
-    next_value: Array,  # [T, N] of its true successor, even where autoreset has replaced it
+    next_value: Array,  # [T, N] of its true successor, even if autoreset has replaced it
     terminated: Array,  # [T, N] 1 where nothing follows
     trace_ends: Array,  # [T, N] 1 where the next row is another episode's, or does not count
     gamma: float,
@@ -117,8 +119,8 @@ def gae(
         delta_t = r_t + gamma * (1 - terminated_t) * V(successor_t) - V(s_t)
         A_t = delta_t + gamma * lambda * (1 - trace_ends_t) * A_{t+1}
 
-    A terminated step has no successor to bootstrap from; a truncated one has. Both end the trace, because the next row belongs to
-    another episode.
+    A terminated step has no successor to bootstrap from; a truncated step does. Both end the trace, because the next row belongs
+    to another episode.
     """
     estimate = reward + gamma * (1 - terminated) * next_value - value
     decay = gamma * gae_lambda * (1 - trace_ends)
@@ -137,7 +139,7 @@ def update(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phas
         metrics |= learn(parts, batch, streams, now, phase)
     if not all(math.isfinite(metric) for metric in metrics.values()):
         raise DivergedError(
-            "the loss is no longer a number; try a lower --learning-rate under another --name, or a smaller --max-grad-norm"
+            "the loss is not finite; under another --name, try a lower --learning-rate or a smaller --max-grad-norm"
         )
     return metrics
 
@@ -169,10 +171,10 @@ def loss(library: Any, outputs: Outputs, batch: Batch, now: Coefficients) -> tup
     ratio = library.exp(log_ratio)
     surrogate, surrogate_slope = clipped_surrogate(library, ratio, batch.advantage, _limit(now.clip))
     error, error_slope = clipped_value_error(library, outputs.value, batch, _limit(now.value_clip))
-    divergence = ratio - 1 - log_ratio  # estimates the KL divergence; never negative, and of lower variance than -log_ratio
+    divergence = ratio - 1 - log_ratio  # estimates KL(old || new); never negative, and of lower variance than -log_ratio
     terms = Terms(
         policy_loss=-batch.mean(surrogate),
-        value_loss=0.5 * batch.mean(error),
+        value_loss=batch.mean(error),
         entropy=batch.mean(outputs.entropy),
         old_approx_kl=-batch.mean(log_ratio),
         approx_kl=batch.mean(divergence),
@@ -191,8 +193,8 @@ def clipped_surrogate(library: Any, ratio: Array, advantage: Array, clip: float)
     """min(ratio * A, clip(ratio, 1 - clip, 1 + clip) * A) (core detail 8), and its slope with respect to log_prob.
 
     The smaller of the two counts, so that leaving the clip range gains nothing. Since ratio = exp(log_prob - old_log_prob),
-    d ratio / d log_prob = ratio, and the slope is ratio * A where the first one is the smaller. Where the second one is smaller,
-    the ratio is outside the clip range: there the clipped ratio is constant, and the slope is 0.
+    d ratio / d log_prob = ratio, and the slope is ratio * A if the first one is the smaller. If the second one is smaller, the
+    ratio is outside the clip range: there the clipped ratio is constant, and the slope is 0.
     """
     surrogate = advantage * ratio
     clipped = advantage * library.clip(ratio, 1 - clip, 1 + clip)
@@ -200,18 +202,19 @@ def clipped_surrogate(library: Any, ratio: Array, advantage: Array, clip: float)
 
 
 def clipped_value_error(library: Any, value: Array, batch: Batch, clip: float) -> tuple[Array, Array]:
-    """max((value - target)^2, (clipped value - target)^2) (core detail 9), and half its slope with respect to the value.
+    """0.5 * max((value - target)^2, (clipped value - target)^2) (core detail 9), and its slope with respect to the value.
 
-    The clipped value is within `clip` of the value at rollout time; again the worse of the two counts. Half the slope of the
-    first square is value - target. The second one equals it within the clip range; outside, the clipped value is constant, so
-    where the second one is larger, the slope is 0.
+    The clipped value is within `clip` of the value at rollout time; again the worse of the two counts. Half the first square has
+    the slope value - target. Within the clip range the second square equals it, but only up to rounding, so the range is tested
+    too. Outside, the clipped value is constant: if the second square is the larger one, the slope is 0. If both are equal there,
+    0 is one of the subgradients.
     """
     error = value - batch.target
     change = value - batch.value
     clipped_error = library.clip(change, -clip, clip) + batch.value - batch.target
     square, clipped_square = error * error, clipped_error * clipped_error
     learning = (abs(change) <= clip) | (square > clipped_square)
-    return library.maximum(square, clipped_square), error * learning
+    return 0.5 * library.maximum(square, clipped_square), error * learning
 
 
 def explained_variance(parts: Parts, batch: Batch) -> float:
@@ -220,8 +223,8 @@ def explained_variance(parts: Parts, batch: Batch) -> float:
     both = library.concatenate([batch.target - batch.value, batch.target])
     weight, owner = library.concatenate([batch.weight] * 2), parts.compute.array(np.repeat(np.arange(2), rows))
     # Centered first: a large mean would cost all digits of single precision.
-    centered = both - moments(both, weight, owner, 2, parts.compute, parts.world)[1][owner]
-    unexplained, target = moments(centered, weight, owner, 2, parts.compute, parts.world)[2].tolist()
+    centered = both - moments(both, weight, owner, 2, parts.compute, parts.world).mean[owner]
+    unexplained, target = moments(centered, weight, owner, 2, parts.compute, parts.world).std.tolist()
     return 1 - (unexplained / target) ** 2 if target > 1e-7 else 0.0
 
 

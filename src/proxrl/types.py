@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 Array: TypeAlias = Any
 # An array, or nested dicts and tuples of arrays (see common/tree.py).
 Tree: TypeAlias = Any
+# Log-probabilities and values [N] of steps that were acted, collected by `Compute.act` for `Compute.evaluate`.
+ActingOutputs: TypeAlias = list[tuple[Array, Array]]
 
 
 class Episode(NamedTuple):
     """One finished episode, as the environment scored it: before any clipping or scaling of rewards."""
 
-    env: int  # index of the environment within its pool
+    env: int  # index of the environment: within its pool, and after `Collector.progress` among those of all ranks
     total_reward: float
     length: int
-    step: int = 0  # of the rollout, in which it ended
+    step: int = 0  # the rollout step at which it ended
 
 
 class Step(NamedTuple):
@@ -44,7 +46,7 @@ class Rollout:
     """T steps of N environments. Observations have T + 1 rows: the last one is where the next rollout begins."""
 
     # Arrays [T + 1, N, ...]. Stacks of frames are a read-only `FrameBuffer` (engine/frames.py), which stores each frame once:
-    # it is indexed like an array, and np.asarray() makes it one.
+    # it is indexed like an array, and np.asarray() converts it to an array.
     obs: Tree
     starts: NDArray[np.bool_]  # [T + 1, N] the observation begins an episode
     action: Array  # [T, N, ...] as sampled, before clipping to the environment's bounds
@@ -52,12 +54,12 @@ class Rollout:
     terminated: NDArray[np.bool_]  # [T, N]
     truncated: NDArray[np.bool_]  # [T, N]
     valid: NDArray[np.bool_]  # [T, N] False for dummy steps and for steps past the step budget
-    last: NDArray[np.bool_]  # [T, N] the last step that counts in its environment: the end of the rollout, or of the step budget
+    # [T, N] True in the last row, and in the row before a step past the step budget: nothing after it counts.
+    last: NDArray[np.bool_]
     final_index: tuple[NDArray[np.int64], NDArray[np.int64]]  # [K], [K] (t, n) where final_obs replaces obs[t + 1, n]
     final_obs: Tree | None  # [K, ...]
     episodes: list[Episode]
-    # Log-probabilities and values [N] of each step, where acting computed both; otherwise empty.
-    outputs: list[tuple[Array, Array]]
+    outputs: ActingOutputs  # of each step if policy and value share their network, otherwise empty
 
     @property
     def steps(self) -> int:

@@ -1,6 +1,7 @@
 """Collect rollouts: T steps of N environments.
 
-Only actions are computed in the step loop; values and log-probabilities follow in one pass over the whole rollout.
+The step loop computes only actions; values and log-probabilities follow in large batches. If policy and value share their
+network, the step loop computes all three.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.spaces import space_tree, wrong_values
 from proxrl.errors import ProxRLError
 from proxrl.policy.policy import Policy
-from proxrl.types import Episode, Progress, Rollout, Step, Tree
+from proxrl.types import ActingOutputs, Episode, Progress, Rollout, Step, Tree
 from proxrl.world.api import World
 
 
@@ -59,11 +60,11 @@ class Collector:
     def collect(self, streams: Sequence[np.random.Generator], budget: int) -> Rollout:
         """Collect a rollout; each environment draws its noise from its own stream.
 
-        It ends early where the steps of all ranks reach `budget`. Steps past it, of environments later in the order of all ranks,
+        It ends early when the steps of all ranks reach `budget`. Steps past it, of environments later in the order of all ranks,
         do not count.
         """
         if self.hard_resets and not self.fresh:
-            # An episode that has begun but not moved begins again, as in a resumed run.
+            # An episode in which no step was taken is restarted, as in a resumed run.
             self.player.begin(self.environments.reset(self.seed, self._begun_episodes()))
         self.fresh = False
         self.compute.freeze()
@@ -71,12 +72,12 @@ class Collector:
         noise = draw_noise(self.player.head, streams, self.steps)
         episodes: list[Episode] = []
         truncations = Truncations(self.environments.autoreset)
-        outputs: list[tuple[Any, Any]] = []
+        outputs: ActingOutputs = []
         for t in range(self.steps):
             try:
                 action, step = self.player.step(next(noise), outputs)
             except (IndexError, RuntimeError):
-                self._check(t + 1)  # an observed index out of its range is the likely cause, and then this error says so
+                self._check(t + 1)  # the likely cause is an observed index out of its range; `_check` then raises a clearer error
                 raise
             self._write_obs(t + 1)
             self.action[t] = action
@@ -96,7 +97,7 @@ class Collector:
         return Progress(rollout.steps, episodes, self._begun_episodes())
 
     def _begun_episodes(self) -> list[int]:
-        """Return the episodes begun in each environment, without those that have not moved: a resumed run begins them again."""
+        """Return the episodes begun in each environment, not counting episodes without a step: a resumed run restarts them."""
         begun: list[int] = (self.environments.episode_counts - self.player.starts).tolist()
         return begun
 
@@ -105,7 +106,9 @@ class Collector:
         self.starts[row] = self.player.starts
 
     def _is_spent(self, t: int, budget: int) -> bool:
-        """Return whether the steps of all ranks up to row t reach the budget. Ranks exchange counts only where they may."""
+        """Return whether the steps of all ranks up to row t reach the budget. Ranks exchange counts only once the budget could
+        have been reached.
+        """
         rows = t + 1
         if rows == self.steps or rows * self.environments.num_envs * self.world.size < budget:
             return False
@@ -113,7 +116,7 @@ class Collector:
         return steps >= budget
 
     def _rollout(
-        self, steps: int, budget: int, episodes: list[Episode], truncations: "Truncations", outputs: list[tuple[Any, Any]]
+        self, steps: int, budget: int, episodes: list[Episode], truncations: "Truncations", outputs: ActingOutputs
     ) -> Rollout:
         final_index, final_obs = truncations.arrays()
         self._check(steps + 1, final_index, final_obs)
@@ -159,15 +162,15 @@ class Collector:
         """
         steps, envs = np.indices((rows, self.environments.num_envs))
         tree = space_tree(self.environments.observation_space)
-        # Frames that are stored once are bytes, of which any value is right.
+        # Frames that are stored once are bytes, and every byte value is valid.
         obs = tree_map(lambda buffer: buffer if isinstance(buffer, FrameBuffer) else buffer[:rows], self.obs)
         sources = [("observation", obs, steps, envs), ("last observation", final_obs, final_index[0] + 1, final_index[1])]
         checked: list[Any] = [("reward", None, self.reward[: rows - 1], steps[1:], envs[1:])]
         checked += [
             (name, space, array, step, env)
-            for name, obs, step, env in sources
-            if obs is not None
-            for space, array in zip(tree_leaves(tree), tree_leaves(obs), strict=True)
+            for name, source, step, env in sources
+            if source is not None
+            for space, array in zip(tree_leaves(tree), tree_leaves(source), strict=True)
         ]
         for name, space, array, step, env in checked:
             wrong = wrong_values(space, array)

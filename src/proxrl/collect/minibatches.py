@@ -32,8 +32,8 @@ class Layout(NamedTuple):
 
 @functools.cache
 def layout(num_envs: int, steps: int, num_minibatches: int, first_env: int) -> Layout:
-    """Where T does not divide evenly, environment n gives its spare steps to minibatches in turn, starting where environment
-    n - 1 stopped: over all environments the minibatches are equal.
+    """Assign steps to minibatches. If T does not divide evenly, environment n gives its spare steps to minibatches in turn,
+    starting where environment n - 1 stopped: over all environments the minibatches are equal.
     """
     env, spare = np.arange(num_envs)[:, None], steps % num_minibatches
     equal = np.tile(np.repeat(np.arange(num_minibatches), steps // num_minibatches), (num_envs, 1))
@@ -86,15 +86,15 @@ class Minibatches:
                 continue  # on all ranks alike; a step without a gradient would still move by Adam's momentum
             part: Any = slice(start, end)
             if short:
-                # Many rows of a short rollout may not count, and its few minibatches would hold many times the rows of others.
+                # Drop invalid rows: otherwise these few minibatches could be too large for memory.
                 part = start + library.where(weight[part] > 0)[0]
             # Only observations are gathered per minibatch: an epoch's copy of a rollout of images would double its memory.
             obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
             yield Batch(obs, action[part], log_prob[part], value[part], advantage[part], target[part], weight[part])
 
     def _count(self, batch: Batch) -> int:
-        """Return how many minibatches the rows that count fill. The last rollout of a run may be short, and the full number of
-        optimizer steps on a few rows each would overfit them.
+        """Return the number of minibatches, fewer if few rows are valid. The last rollout of a run may be short, and the full
+        number of optimizer steps on a few rows each would overfit them.
         """
         valid = torch.tensor(float(batch.weight.sum()))
         self.world.sum_(valid)
@@ -103,30 +103,35 @@ class Minibatches:
     def _center_advantages(self, batch: Batch) -> Batch:
         """Subtract the mean over the whole batch and, with `advantage_norm="batch"`, divide by its standard deviation.
 
-        For advantages that are normalized per minibatch, centering changes nothing but rounding: a large mean would cost digits.
+        If advantages are normalized per minibatch, centering first only improves precision: a large mean would cost digits.
         """
         if self.config.advantage_norm == "off":
             return batch
         whole = self.compute.array(np.zeros(len(batch.weight), np.int64))
-        centered = batch.advantage - moments(batch.advantage, batch.weight, whole, 1, self.compute, self.world)[1]
+        centered = batch.advantage - moments(batch.advantage, batch.weight, whole, 1, self.compute, self.world).mean
         if self.config.advantage_norm == "batch":
-            centered = centered / moments(centered, batch.weight, whole, 1, self.compute, self.world)[2]
+            centered = centered / moments(centered, batch.weight, whole, 1, self.compute, self.world).std
         return dataclasses.replace(batch, advantage=centered)
 
 
-def moments(
-    values: Array, weight: Array, owner: Array, groups: int, compute: Compute, world: World
-) -> tuple[Array, Array, Array]:
-    """Return the count, mean and standard deviation of each group, over all ranks in one message.
+class Moments(NamedTuple):
+    """Statistics of the valid rows of each group, over all ranks."""
 
-    The lower bounds make a group of no or one valid row give zero instead of NaN.
+    count: Array  # [groups]
+    mean: Array  # [groups]
+    std: Array  # [groups] the standard deviation plus 1e-8, to divide by
+
+
+def moments(values: Array, weight: Array, owner: Array, groups: int, compute: Compute, world: World) -> Moments:
+    """Return the count, the mean, and the standard deviation plus 1e-8 of each group, over all ranks in one message.
+
+    The lower bounds give groups of no or one valid row a standard deviation of 0, so `std` is 1e-8 instead of NaN.
     """
     library = compute.library
     weighted = weight * values
     sums = library.stack([library.bincount(owner, x, groups) for x in (weight, weighted, weighted * values)])
-    world.sum_(torch.as_tensor(sums))
+    world.sum_(torch.as_tensor(sums))  # the tensor shares the memory of `sums`, which now holds the sums over all ranks
     count = sums[0]
     mean = sums[1] / library.clip(count, 1, None)
     variance = library.clip(sums[2] - mean * sums[1], 0, None) / library.clip(count - 1, 1, None)
-    count, mean, std = (library.asarray(x, dtype=values.dtype) for x in (count, mean, variance**0.5 + 1e-8))
-    return count, mean, std
+    return Moments(*(library.asarray(x, dtype=values.dtype) for x in (count, mean, variance**0.5 + 1e-8)))

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from proxrl.engine.api import ActingOutputs, Compute
+from proxrl.engine.api import Compute
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.policy.heads import Head, env_actions
 from proxrl.policy.policy import Policy
-from proxrl.types import Step, Tree
+from proxrl.types import ActingOutputs, Step, Tree
 
 # The most random numbers that are drawn ahead for an environment: an action space may have thousands of choices.
 NOISE_NUMBERS = 2**18

@@ -14,8 +14,8 @@ class RewardScaler(nn.Module):
     """Multiplies rewards by a factor, divides them by the standard deviation of the running discounted return, then clips them
     (continuous details 8 and 9).
 
-    The mean is never subtracted: that would change which episodes are worth ending. The statistics include a rollout before they
-    scale it: no policy acts on them, so they need not be frozen, and the first rollout is scaled too.
+    The mean is never subtracted: subtracting it could make ending an episode early look better or worse. The statistics include a
+    rollout before they scale it: no policy acts on them, so they need not be frozen, and the first rollout is scaled too.
     """
 
     def __init__(self, num_envs: int, normalize: bool, clip: float | None, factor: float = 1.0) -> None:
@@ -28,16 +28,17 @@ class RewardScaler(nn.Module):
     def scale(self, rollout: Rollout, gamma: float, world: World) -> NDArray[np.float32]:
         """Return rewards [T, N] to learn from."""
         _check_rewards(rollout)
-        reward: NDArray[np.float32] = (
-            np.asarray(rollout.reward, np.float32) * self.factor
-        )  # a callback may have made them doubles
+        # As float32, because a callback may have made them float64.
+        reward: NDArray[np.float32] = np.asarray(rollout.reward, np.float32) * self.factor
         if self.normalize:
             self.moments.merge(self._returns(reward, rollout, gamma)[rollout.valid], world)
             reward = reward / np.float32(np.sqrt(float(self.moments.variance) + EPSILON))
         return np.clip(reward, -self.clip, self.clip)
 
     def _returns(self, rewards: NDArray[np.float32], rollout: Rollout, gamma: float) -> NDArray[np.float64]:
-        """Return the discounted return up to each step. It restarts after both kinds of ending, and where a rollout resets."""
+        """Return the discounted return up to each step. It restarts after both kinds of ending, and if the rollout began with a
+        reset.
+        """
         returns = np.empty(rewards.shape)
         discount = gamma * ~(rollout.terminated | rollout.truncated)
         running = self.running_return * ~rollout.starts[0]

@@ -1,4 +1,4 @@
-"""How a policy's arithmetic is done: acting step by step, evaluating a rollout in one pass, and gradients for the update.
+"""How a policy's arithmetic is done: acting step by step, evaluating a rollout, and gradients for the update.
 
 Two classes implement this contract and agree to float precision (tests/engine/test_compute.py): `TorchCompute` (autograd.py)
 runs any policy by autograd; `NumpyCompute` (numpy_mlp.py) runs small MLPs on a CPU several times faster, because nearly all of
@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from proxrl.policy.memory import State
-from proxrl.types import Array, Batch, Rollout, Tree
-
-# Log-probabilities and values [N] of steps that were acted, collected by `Compute.act` for `Compute.evaluate`.
-ActingOutputs = list[tuple[Array, Array]]
+from proxrl.types import ActingOutputs, Array, Batch, Rollout, Tree
 
 
 class Evaluation(NamedTuple):
@@ -60,7 +57,7 @@ class Compute(Protocol):
     ) -> tuple[NDArray[Any], State]:
         """Return actions [N, ...], sampled with the noise or most likely without, and the next state of the memory.
 
-        Where policy and value share their network, acting computes all that `evaluate` needs; it is then appended to `outputs`.
+        If policy and value share their network, acting computes all that `evaluate` needs and appends it to `outputs`.
         """
 
     def evaluate(self, rollout: Rollout) -> Evaluation: ...
@@ -71,4 +68,8 @@ class Compute(Protocol):
     def forward(self, batch: Batch) -> Outputs: ...
 
     def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        """Add to the flat gradient, from the gradient of the loss at the outputs of the last `forward`, and to the loss terms."""
+        """Backpropagate `gradient` from the last `forward`; add to the flat gradient and the loss terms.
+
+        Both are zero before the first microbatch of each minibatch. A class that is never given several microbatches may
+        overwrite them instead, as `NumpyCompute` does.
+        """

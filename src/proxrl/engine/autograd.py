@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxrl.common.tree import tree_leaves, tree_map
-from proxrl.engine.api import ActingOutputs, Evaluation, Outputs
+from proxrl.engine.api import Evaluation, Outputs
 from proxrl.engine.flat import FlatParameters
 from proxrl.engine.frames import FrameBuffer, FrameRows
 from proxrl.policy.distributions import Distribution
 from proxrl.policy.memory import State
 from proxrl.policy.policy import Policy
-from proxrl.types import Array, Batch, Rollout, Tree
+from proxrl.types import ActingOutputs, Array, Batch, Rollout, Tree
 
 
 class TorchCompute:
@@ -140,5 +140,5 @@ def chunks(rows: Tree, count: int) -> Iterator[slice]:
 
 
 def dense(leaf: Any) -> Tensor:
-    """Return rows as one tensor, also where they are frames that are stored once."""
+    """Return rows as one tensor, also if they are frames that are stored once."""
     return leaf.dense() if isinstance(leaf, FrameRows) else leaf

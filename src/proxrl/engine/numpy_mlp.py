@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from proxrl.common.tree import tree_map
-from proxrl.engine.api import ActingOutputs, Evaluation, Outputs
+from proxrl.engine.api import Evaluation, Outputs
 from proxrl.engine.flat import FlatParameters
 from proxrl.policy.continuous_heads import GaussianHead
 from proxrl.policy.distributions import FORBIDDEN
@@ -24,10 +24,10 @@ from proxrl.policy.memory import NoMemory, State
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import Branches, Floats, Mask, OneHot, Preprocess, Whiten
 from proxrl.policy.statistics import EPSILON
-from proxrl.types import Array, Batch, Rollout, Tree
+from proxrl.types import ActingOutputs, Array, Batch, Rollout, Tree
 
 Rows = NDArray[np.float32]
-Allowed: TypeAlias = Any  # a mask [B, n]; empty where there is none
+Allowed: TypeAlias = Any  # a mask [B, n]; empty if there is none
 
 # From this size on, `_tanh_` is faster in five vectorized passes than as one call of tanh.
 MANY = 2048
@@ -45,7 +45,7 @@ def _tanh_(x: Rows) -> Rows:
     if x.size < MANY:
         return np.tanh(x, out=x)
     x *= -2
-    with np.errstate(over="ignore"):  # where exp overflows, the result is -1, which is right
+    with np.errstate(over="ignore"):  # if exp overflows, the result is -1, which is right
         np.exp(x, out=x)
     x += 1
     np.divide(2, x, out=x)
@@ -108,12 +108,13 @@ class _Categorical:
         return self.log_probs[self.chosen], self.entropy
 
     def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
-        surprise: Rows = self.log_probs + self.entropy[:, None]
-        surprise *= entropy[:, None]
-        surprise += log_prob[:, None]
-        surprise *= -self.probs
-        surprise[self.chosen] += log_prob
-        return surprise
+        # With respect to logit j, log p(action) has the slope [j = action] - p_j, and the entropy H has -p_j * (log p_j + H).
+        gradient: Rows = self.log_probs + self.entropy[:, None]
+        gradient *= entropy[:, None]
+        gradient += log_prob[:, None]
+        gradient *= -self.probs
+        gradient[self.chosen] += log_prob
+        return gradient
 
 
 def _masked(logits: Rows, allowed: Allowed) -> Rows:
@@ -138,6 +139,8 @@ class _Gaussian:
         return log_prob, np.full(len(mean), normalizer + np.float32(0.5 * len(self.log_std)))
 
     def backward(self, log_prob: Rows, entropy: Rows) -> Rows:
+        # With z = (action - mean) / std, log p has the slopes z^2 - 1 with respect to log_std and z / std with respect to the
+        # mean; the entropy has 1 and 0.
         np.dot(log_prob, self.scaled * self.scaled - 1, out=self.log_std_gradient)
         self.log_std_gradient += entropy.sum()
         return self.scaled * self.inverse_std * log_prob[:, None]

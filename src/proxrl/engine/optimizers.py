@@ -15,7 +15,9 @@ from proxrl.errors import ProxRLError
 
 
 class Rule(Protocol):
-    """How a vector follows its gradient. `tensors` is its state between steps, by name; loading a checkpoint copies into it."""
+    """How a vector is updated from its gradient. `tensors` is its state between steps, by name; loading a checkpoint copies into
+    it.
+    """
 
     tensors: dict[str, Tensor]
 
@@ -23,7 +25,7 @@ class Rule(Protocol):
 
 
 class Adam:
-    """Adam, or with `decoupled` weight decay AdamW: otherwise weight decay is added to the gradient.
+    """Adam; AdamW if `decoupled`. Adam adds weight decay to the gradient.
 
     It calls the kernels behind `torch.optim.Adam(fused=True)` directly. They are private to torch: this is the only place that
     uses them, and tests/engine/test_optimizers.py compares them with torch.optim.
@@ -108,6 +110,8 @@ class Optimizer:
     def step(self, now: Coefficients, phase: Phase) -> None:
         rates = now.learning_rate, now.learning_rate if now.value_learning_rate is None else now.value_learning_rate
         learns = phase.policy, phase.value
+        # Not strict: a single rule uses the rate and flag of the policy. Those of the value are the same then, because
+        # `Config.optimizers` names two rules if policy and value learn separately or at different rates.
         for rule, values, gradient, rate, learning in zip(self.rules, self.values, self.gradients, rates, learns, strict=False):
             if learning:
                 rule.step(values, gradient, rate, now.weight_decay)
