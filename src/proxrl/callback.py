@@ -16,7 +16,10 @@ class Callback:
     """
 
     def on_rollout(self, session: "Session", rollout: Rollout) -> None:
-        """Called after collection, before the update. Changes to the rollout, such as to its rewards [T, N], are learned from."""
+        """Called after collection, before the update. Change only `rollout.reward` [T, N], which the update learns from: if
+        policy and value share their network, log-probabilities and values were computed while acting, so changes to actions or
+        observations would be ignored.
+        """
 
     def on_iteration(self, session: "Session", metrics: dict[str, float]) -> None:
         """Called at the end of every iteration. Numbers added to `metrics` are logged with the others."""

@@ -59,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run writes and who watches it: nothing of this is recorded as a setting."""
+    """What a run writes and who watches it; none of this is recorded."""
 
     runs_dir: Path
     clobber: bool = False
@@ -97,7 +97,16 @@ def train(
     file = None if config is None else Path(config)
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
     resolved = resolve(env, settings, preset, earlier, file, envs_per_rank).config
-    options = RunOptions(Path(runs_dir), clobber, quiet, tensorboard, wandb, True, callbacks, loggers)
+    options = RunOptions(
+        runs_dir=Path(runs_dir),
+        clobber=clobber,
+        quiet=quiet,
+        tensorboard=tensorboard,
+        wandb=wandb,
+        debug=True,
+        callbacks=callbacks,
+        loggers=loggers,
+    )
     try:
         result = run(env or resolved.env, resolved, options)
     except CollectiveError:
@@ -172,7 +181,7 @@ def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunO
 
 
 def open_display(stack: ExitStack, config: Config, options: RunOptions, world: World, saved: Saved | None) -> Console:
-    # mpirun gives its ranks a terminal even where its own output goes to a file.
+    # mpirun gives its ranks a terminal even if its own output goes to a file.
     display = Console(config.planned_steps, saved[1]["step"] if saved else 0, options.quiet, live=world.kind != "mpi")
     stack.callback(display.close)
     return display
@@ -251,7 +260,7 @@ def ending_together(world: World, debug: bool) -> Iterator[None]:
             raise
         if debug:
             traceback.print_exc()
-        message = f"proxrl: error: rank {world.rank}: {describe(error)}; the last checkpoint is intact"
+        message = f"proxrl: error: rank {world.rank}: {describe(error)}; no checkpoint was damaged"
         print(message, file=sys.stderr, flush=True)
         world.abort(130 if isinstance(error, KeyboardInterrupt) else 2)
         raise  # an MPI library may return from ending the others before it ends this rank
@@ -312,7 +321,8 @@ def opening(config: Config, path: Path, start_step: int, world: World) -> str:
     total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iterations{rounded})"
     lines = [
         f"Training {config.env} for {total}",
-        f"Each: {ranks}{rollout} = a batch of {config.batch_size:,}, then {update} = {epochs * config.num_minibatches:,} updates",
+        f"Each iteration: {ranks}{rollout} = a batch of {config.batch_size:,},"
+        f" then {update} = {epochs * config.num_minibatches:,} optimizer steps",
         f"Run folder {path}",
     ]
     if start_step >= config.planned_steps:

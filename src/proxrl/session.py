@@ -1,7 +1,7 @@
 """What surrounds the algorithm while it runs: counters, metrics, evaluations, checkpoints, and requests to stop.
 
-A session knows nothing of networks, optimizers or rollouts: an engine gives it counts, episodes, metrics, and named tensors to
-save and restore.
+A session knows nothing of networks or optimizers, and passes rollouts on to callbacks without looking into them. The training
+loop gives it counts, episodes, metrics, and named tensors to save and restore.
 """
 
 import time
@@ -107,13 +107,13 @@ class Session:
     # --- called by the training loop -----------------------------------------------------------------------------------------
 
     def call_on_rollout(self, rollout: Rollout) -> None:
-        """Call the callbacks after collection, before the update. They may change the rollout."""
+        """Call the callbacks after collection, before the update. They may change the rewards."""
         for callback in self.observers.callbacks:
             with attribute_errors(callback, "on_rollout"):
                 callback.on_rollout(self, rollout)
 
     def report(self, progress: Progress, metrics: dict[str, float]) -> None:
-        """End an iteration: count it, log it, and evaluate and save where it is time to."""
+        """End an iteration: count it, log it, and evaluate and save when it is time to."""
         before = self.step
         self.iteration += 1
         episodes = self._count(progress)
@@ -157,7 +157,7 @@ class Session:
                 logger.log(self.step, metrics)
 
     def _evaluate_and_update_best(self, before: int, charts: dict[str, float]) -> None:
-        """Note a new best: by evaluation where the run evaluates, otherwise by training return."""
+        """Evaluate if it is time to, and record a new best: by evaluation if the run evaluates, otherwise by training return."""
         score: float | None = None
         if self.config.eval_every is not None:
             if _crossed(self.config.eval_every, before, self.step) or self.step >= self.config.planned_steps:
@@ -190,8 +190,10 @@ class Session:
     # --- checkpoints --------------------------------------------------------------------------------------------------------
 
     def save_latest(self, state: RunState, keep: bool = False) -> None:
-        """Write `best`, then `latest`, then the status: an interruption leaves every file on disk whole. `keep` also writes
-        `step-<n>`, which later saves do not replace.
+        """Write `step-<n>` if `keep`, which later saves do not replace, then `best`, `latest` and the status.
+
+        Every file is replaced atomically. `latest` comes after the other two, because a resumed run continues from it: if it were
+        written first, a kill before the others would leave a step that is never saved, or a best return without its policy.
         """
         snapshot = self._verified_snapshot()
         if keep:
@@ -240,8 +242,8 @@ class Session:
         return self.trainee.tensors(), state
 
     def _restore(self, saved: Saved | None) -> None:
-        """Start all ranks from rank 0's parameters, and from its checkpoint where it has one. Random streams need no restoring:
-        they are addressed by iteration and episode.
+        """Start all ranks from rank 0's parameters, and from its checkpoint if it has one. Random streams need no restoring: they
+        are addressed by iteration and episode.
         """
         tensors = self.trainee.tensors()
         for name, tensor in (saved[0] if saved else {}).items():
@@ -269,7 +271,7 @@ def check_restorable(trainee: Trainee, folder: RunFolder, saved: Saved) -> None:
         raise ProxRLError(f"{difference} (run folder {folder.path}); use another --name, or --clobber to start over")
     if {name: tensor.shape for name, tensor in trainee.tensors().items()} != {name: x.shape for name, x in tensors.items()}:
         raise ProxRLError(
-            f"the checkpoint in {folder.path} belongs to other networks or spaces: has the environment changed?"
+            f"the checkpoint in {folder.path} does not fit the networks; has the code of your custom networks changed?"
             " Use another --name, or --clobber to start over"
         )
 

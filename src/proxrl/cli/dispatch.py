@@ -44,7 +44,7 @@ def command_names() -> list[str]:
 
 
 def make_parser(name: str) -> Parser:
-    """Return the parser of one command. Only that command's file is imported, so that help and typing errors answer at once."""
+    """Return the parser of one command. Only that command's file is imported, so help and typos get an immediate response."""
     command = command_module(name)
     parser = Parser(name, command.DESCRIPTION)
     command.add_arguments(parser)
@@ -87,7 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"proxrl: error: {rank}{' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("proxrl: interrupted; the last checkpoint is unchanged", file=sys.stderr)
+        print("proxrl: interrupted; no checkpoint was damaged", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output has closed the pipe; without this, Python would print an error at exit.

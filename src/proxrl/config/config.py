@@ -13,7 +13,7 @@ from proxrl.config.fields import flag, setting, types_of
 from proxrl.config.schedule import Scalar, Schedule, value_at
 from proxrl.config.validate import check_range, check_ranges, validate
 
-# Changing these on resume changes how long a run lasts or where it is computed, but not what it learns.
+# These may change when a run is resumed.
 CHANGEABLE_ON_RESUME = frozenset(
     {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "capture_video"}
     | {"logger", "logger_kwargs", "world", "device", "device_ids", "threads"}
@@ -234,7 +234,7 @@ class Config:
         for name, value in values.items():
             metadata = self.__dataclass_fields__[name].metadata
             check_range(f"{flag(name)} at step {step:,}", value, metadata, closed=True)
-        return Coefficients(**values)  # type: ignore[arg-type]  # None only where the field may be None
+        return Coefficients(**values)  # type: ignore[arg-type]  # None only if the field may be None
 
     def phases(self, step: int) -> list[Phase]:
         """Return the phases of the update after this step: none before learning starts."""

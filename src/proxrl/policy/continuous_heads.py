@@ -41,8 +41,8 @@ class BoxHead(Head):
             width = high - low
         if not (np.isfinite(width) & (width > 0)).all():
             raise ProxRLError(
-                f"--action-distribution {distribution} needs finite bounds that are apart, but the action space is {space};"
-                " bound it by gymnasium.wrappers.RescaleAction, or use --action-distribution clip"
+                f"--action-distribution {distribution} needs finite bounds with low < high, but the action space is {space};"
+                " bound it with gymnasium.wrappers.RescaleAction, or use --action-distribution clip"
             )
         self.constants = ("low", "high", "center", "half_width")
         # Not low and width: in single precision the width of a wide Box overflows.

@@ -1,7 +1,8 @@
 """Running statistics of observations and returns.
 
-They are frozen during a rollout and its update, then updated once, over all ranks. So the update sees exactly the inputs that
-acting saw. Dummy steps are left out.
+Those of observations are frozen during a rollout and its update, then updated once, over all ranks. So the update sees exactly
+the inputs that acting saw. Those of returns include a rollout before they scale its rewards (collect/rewards.py): no policy acts
+on them. Dummy steps are left out.
 """
 
 import numpy as np
