@@ -235,7 +235,7 @@ def test_target_is_advantage_plus_value_and_rows_run_over_environments_first() -
     assert np.array_equal(batch.obs[0].reshape(12, 3, 3), rollout.obs[:-1])
 
 
-# --- dummy steps (trap 3) -----------------------------------------------------------------------------------------------------
+# --- dummy steps of next-step autoreset ---------------------------------------------------------------------------------------
 
 
 def dummy_parts(compute: str, **changes: Any) -> Parts:

@@ -148,7 +148,7 @@ def build_world(config: Config) -> World:
 
 
 def refuse_shared_gpus(world: World, device: torch.device, nccl: bool) -> None:
-    """Raise an error that names the GPU, where NCCL would fail without a reason."""
+    """Raise an error that names the GPU; NCCL would fail without giving a reason."""
     # Slurm may give each rank a GPU of its own, and all of them the same name.
     places = world.gather((this_location().host, str(device), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if world.kind == "torch" and nccl and len(set(places)) < len(places):
@@ -193,7 +193,7 @@ def device_index(world: World, ids: Sequence[int] | None, visible: int) -> int |
         if len(ids) < world.local_size:
             raise ProxRLError(f"--device-ids names {len(ids)} GPUs for {world.local_size} ranks on a host; name one for each")
         return ids[world.local_rank]
-    # Where Slurm makes only its own GPU visible to each rank, that one is number 0.
+    # If Slurm makes only its own GPU visible to each rank, its index is 0.
     return world.local_rank if world.local_size > 1 and visible > 1 else None
 
 

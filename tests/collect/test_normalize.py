@@ -69,7 +69,7 @@ def test_one_constant_row_has_no_variance() -> None:
 
 
 def test_ranks_with_different_means_merge_into_the_pooled_statistics() -> None:
-    """Averaging the variances of ranks would miss the offset between their means (trap 14)."""
+    """Averaging the variances of ranks would miss the offset between their means, so their statistics would drift apart."""
     rng = np.random.default_rng(1)
     chunks = [[rng.normal(100 * rank, 1 + rank, (int(rng.integers(0, 20)), 2)) for _ in range(5)] for rank in range(3)]
 

@@ -296,7 +296,7 @@ def test_masks_allow_returns_that_are_impossible_without_them(seed: int, tmp_pat
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
 def test_learning_uses_the_masks_of_acting(compute: str) -> None:
-    """Every row of a minibatch has its mask, so that all ratios are 1 before the first update (trap 12)."""
+    """Every row of a minibatch has the mask of acting, so that all ratios are 1 before the first update."""
     config = Config(num_envs=2, rollout_steps=64, num_minibatches=2, hidden_sizes=(8,), compute=compute)
     parts = assemble(config, make_environments(Doors, num_envs=2))
     parts.parameters.values += 0.5 * torch.randn(parts.parameters.values.shape, generator=torch.Generator().manual_seed(0))

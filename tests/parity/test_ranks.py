@@ -108,7 +108,7 @@ def test_the_step_budget_is_counted_over_all_ranks_in_time_order() -> None:
 
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
 def test_a_rank_may_have_no_row_of_a_minibatch(compute: str) -> None:
-    """If its environments have fewer steps than there are minibatches."""
+    """This happens if its environments have fewer steps than there are minibatches."""
     config = Config(num_envs=4, rollout_steps=2, num_minibatches=4, total_steps=8, hidden_sizes=(4,), compute=compute)
     expected = run_ranks(1, lambda world: trained(world, InProcessEnvs, config))[0]
     for learned in run_ranks(4, lambda world: trained(world, InProcessEnvs, config)):

@@ -1,4 +1,4 @@
-"""Combine flags, files, presets and defaults to a complete config, and record where each value comes from."""
+"""Combine flags, files, presets and defaults into a complete config, and record where each value comes from."""
 
 import dataclasses
 from collections.abc import Callable

@@ -27,12 +27,12 @@ class AdaptiveCoefficients(nn.Module):
         return dataclasses.replace(now, kl_coef=now.kl_coef * penalty, learning_rate=now.learning_rate * step_size)
 
     def observe(self, metrics: dict[str, float]) -> None:
-        """Adapt to the metrics of an update; they have no KL divergence if it took no step."""
+        """Adapt to the metrics of an update; an update without optimizer steps has no KL divergence."""
         divergence = metrics.get("losses/final_kl")
         if divergence is None:
             return
-        # The adaptive penalty of the PPO paper: doubled where the divergence exceeds 1.5 times the target, halved where it is
-        # below 1 / 1.5 of it. The learning rate changes by smaller factors, since it acts at once.
+        # The adaptive penalty of the PPO paper: doubled if the divergence exceeds 1.5 times the target, halved if it is below
+        # 1 / 1.5 of it. The learning rate changes by smaller factors, since it acts at once.
         if self.penalty_target is not None:
             self.penalty *= _factor(divergence / self.penalty_target, tolerance=1.5, factor=2.0)
         if self.learning_rate_target is not None:

@@ -1,4 +1,4 @@
-"""The gradient of a loss over all ranks, and the optimizer's step along it."""
+"""The gradient of a loss over all ranks, and the optimizer's step against it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -18,7 +18,9 @@ Loss: TypeAlias = Callable[[Any, Outputs, Batch, Coefficients], tuple[Terms, Out
 
 
 class GradientDescent:
-    """`differentiate` computes the gradient of a minibatch, `step` follows it. Both leave all ranks with the same numbers."""
+    """`differentiate` computes the gradient of a minibatch, `step` takes an optimizer step against it. Both leave all ranks with
+    the same numbers.
+    """
 
     def __init__(self, compute: Compute, parameters: FlatParameters, optimizer: Optimizer, world: World, accumulate: int) -> None:
         self.compute, self.parameters, self.optimizer, self.world = compute, parameters, optimizer, world

@@ -45,7 +45,7 @@ class FlatParameters:
         if max_norm is None:
             return
         if self.gradient.is_cpu:
-            # numpy's calls are cheaper here, and reading a number does not block, as it would on another device.
+            # numpy's calls are cheaper here, and reading a number does not block; on a GPU it would.
             gradient = self.gradient.numpy()
             norm = math.sqrt(gradient.dot(gradient))
             if norm > max_norm:

@@ -81,7 +81,7 @@ class FrameBuffer(NDArrayOperatorsMixin):
     def _append(self, frames: NDArray[Any]) -> NDArray[np.int64]:
         end = self.used + len(frames)
         if end > len(self.frames):
-            # By a sixteenth: episodes are longer than a few frames, and a copy costs little compared with playing them.
+            # Grow by 1/16; episode starts are rare, so this is seldom needed.
             more = max(len(self.frames) // 16, len(frames))
             self.frames = np.concatenate([self.frames, np.empty((more, *self.frames.shape[1:]), self.dtype)])
         self.frames[self.used : end] = frames

@@ -21,7 +21,7 @@ from proxrl.world.api import World
 # The numpy engine is faster than autograd up to about this many activations in a layer.
 SMALL_LAYER = 2**17
 
-# A thread pays if it gets about this many multiplications of a forward pass over a minibatch (docs/performance.md).
+# A thread pays off at about this many multiplications in a forward pass over a minibatch (docs/performance.md).
 WORK_PER_THREAD = 2**27
 
 # As many as torch would use by itself.
@@ -29,7 +29,7 @@ TORCH_THREADS = torch.get_num_threads()
 
 
 def is_small(policy: Policy, config: Config) -> bool:
-    """Return whether the policy consists of linear layers that are small enough for the numpy engine to pay."""
+    """Return whether the policy consists of linear layers that are small enough for the numpy engine to pay off."""
     layers = [module for module in policy.modules() if list(module.parameters(recurse=False))]
     known = all(isinstance(module, nn.Linear | Head) for module in layers)
     widest = max((module.out_features for module in layers if isinstance(module, nn.Linear)), default=1)

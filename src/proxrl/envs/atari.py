@@ -139,7 +139,7 @@ class ClassicAtari(gymnasium.Env):
         self.total, self.length = 0.0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a new game, or continue the game after a lost life, with fire where that is needed."""
+        """Begin a new game, or continue the game after a lost life, with fire if that is needed."""
         super().reset(seed=seed)
         if self.life_lost:
             self.life_lost = False

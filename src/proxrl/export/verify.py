@@ -53,7 +53,7 @@ def differences(agent: Agent, deployed: Deployed, inputs: Arrays, outputs: Array
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any], space: gymnasium.Space | None = None) -> float:
-    """Return the largest difference, relative to the numbers and to half the width of the space where these exceed 1."""
+    """Return the largest difference, relative to the numbers and to half the width of the space if these exceed 1."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return np.inf
     first, second = one.astype(np.float64), other.astype(np.float64)

@@ -1,7 +1,7 @@
 """TensorBoard events, written with TensorBoard's own record writer and messages.
 
 TensorBoard's EventFileWriter is not used. It starts a thread, which prints a traceback when the disk is full and does not survive
-a fork, and it imports all of TensorFlow where that is installed.
+a fork, and it imports all of TensorFlow if that is installed.
 """
 
 import contextlib

@@ -24,7 +24,7 @@ def hours_minutes_seconds(seconds: int) -> str:
 
 
 class TerminalOutput:
-    """Lines of text on a stream, and below them, where the stream is a terminal, one drawing that is replaced in place.
+    """Lines of text on a stream, and below them, if the stream is a terminal, one drawing that is replaced in place.
 
     In a pipe or a log file there are only the lines, without escape codes. A closed window or pipe ends the output, but
     not the work that it reports.
@@ -56,7 +56,7 @@ class TerminalOutput:
         return LIVE_SECONDS if self._redraws else PLAIN_SECONDS
 
     def draw(self, drawing: "RenderableType") -> None:
-        """Show a drawing in place of the one before. Does nothing where lines can't be redrawn."""
+        """Show a drawing in place of the one before. Does nothing if lines can't be redrawn."""
         if not self.redraws:
             return
         with self._until_stream_is_lost():

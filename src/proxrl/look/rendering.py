@@ -67,7 +67,7 @@ def open_rendered_env(config: Config, env: EnvName) -> RenderedEnv:
             rendered.environments.close()
             raise
     except ProxRLError as error:
-        # If MuJoCo was imported before rendering was asked for, the choice of an OpenGL came too late.
+        # If MuJoCo was imported before rendering was requested, it is too late to choose an OpenGL backend.
         if "mujoco" in sys.modules and family in (CUSTOM, OTHER) and "GL" in str(error):
             raise ProxRLError(f"{error}; {SET_GL}") from error
         raise

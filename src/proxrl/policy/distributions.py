@@ -1,7 +1,7 @@
 """Batches of distributions over actions.
 
 A sample is a function of the network's outputs and of noise that is drawn ahead. Samples are stored and learned from, so
-`log_prob` takes them as `sample` returned them. Where a head then maps them to bounds, `log_prob` is the log-density of the
+`log_prob` takes them as `sample` returned them. If a head then maps them to bounds, `log_prob` is the log-density of the
 mapped action.
 """
 
@@ -31,7 +31,7 @@ FORBIDDEN = -1e30
 
 
 class Categorical:
-    """One of n actions, given by logits [B, n] and, where not all actions are allowed, a mask [B, n]."""
+    """One of n actions, given by logits [B, n] and, if not all actions are allowed, a mask [B, n]."""
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         self.log_probs = torch.log_softmax(logits if mask is None else logits.masked_fill(~mask, FORBIDDEN), -1)
@@ -105,7 +105,7 @@ class Bernoulli:
             self.logits = logits.masked_fill(~one, FORBIDDEN).masked_fill(~zero, -FORBIDDEN)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return 1 where the log-odds plus logistic noise are positive, which has the probability that the log-odds mean."""
+        """Return 1 where the log-odds plus logistic noise are positive, which happens with probability sigmoid(log-odds)."""
         return (self.logits + noise > 0).float()
 
     def mode(self) -> Tensor:

@@ -31,7 +31,7 @@ class ActionLayout:
 
 
 class Head(nn.Module, abc.ABC):
-    """A module from a network's outputs, and a mask where there is one, to a Distribution."""
+    """A module from a network's outputs, and a mask if there is one, to a Distribution."""
 
     inputs: int  # outputs of the network per action
     choices: int  # bits of a mask

@@ -106,7 +106,7 @@ def names_apart(runs: Iterable[tuple[Path, str, str]]) -> set[tuple[str, str]]:
 
 
 def labels(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
-    """Return the name of each run, with its folder where several folders hold runs of that environment and name."""
+    """Return the name of each run, with its folder if several folders hold runs of that environment and name."""
     apart = names_apart(runs)
     return [f"{name} ({path.parent})" if (env, name) in apart else name for path, env, name in runs]
 

@@ -67,8 +67,8 @@ class StudyFolder:
 class Study:
     """An Optuna study whose trials can be interrupted.
 
-    An interrupted trial is queued again under its old index and resumes from its checkpoints, so a study that was
-    killed ends like one that was not.
+    An interrupted trial is queued again under its old index and resumes from its checkpoints, so with one worker a
+    study that was killed gives the same result as an uninterrupted one.
     """
 
     def __init__(
