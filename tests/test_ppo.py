@@ -678,6 +678,41 @@ def test_episodes_that_end_past_the_budget_do_not_count() -> None:
     assert parts.collector.progress(rollout).steps == 1
 
 
+def test_an_episode_reported_on_a_dummy_step_counts_before_the_end_of_the_budget() -> None:
+    """ale-py's pool reports a game that ends with lives left on the dummy step after it."""
+
+    class LateReports(NextStepEnvs):
+        def step(self, action: Any) -> Any:
+            step = super().step(action)
+            reported = getattr(self, "late", [])
+            self.late = step.episodes
+            return step._replace(episodes=reported)
+
+    for budget in (16, 12, 10):  # within a row, or at its end
+        rollout = collect(assemble(small_config(), LateReports(scripted(SCRIPTS))), budget=budget)
+        assert (0, 3) in [(episode.env, episode.step) for episode in rollout.episodes]
+        assert not rollout.valid[3, 0]
+
+
+def test_an_environment_may_write_to_its_actions() -> None:
+    class Writing(NextStepEnvs):
+        def step(self, action: Any) -> Any:
+            step = super().step(action)
+            action -= 1
+            return step
+
+    rollout = collect(assemble(small_config(), Writing(scripted(SCRIPTS))))
+    assert set(np.unique(rollout.action)) <= {0, 1}
+
+
+def test_what_is_acted_on_next_does_not_belong_to_the_pool() -> None:
+    """Worker processes share their buffers: an array kept beyond the run would keep the memory too."""
+    environments = InProcessEnvs(scripted(SCRIPTS))
+    parts = assemble(small_config(), environments)
+    collect(parts)
+    assert not np.shares_memory(parts.collector.player.obs, environments.step(np.zeros(3, np.int64)).obs)
+
+
 def test_an_update_on_a_single_valid_step_stays_finite() -> None:
     parts = assemble(small_config(), InProcessEnvs(scripted(SCRIPTS)))
     batch = ppo.advantage(parts, collect(parts, budget=1), parts.config.at(0))

@@ -23,7 +23,7 @@ from proxrl.engine.descent import GradientDescent
 from proxrl.engine.flat import FlatParameters
 from proxrl.engine.numpy_mlp import NumpyCompute
 from proxrl.engine.optimizers import Optimizer
-from proxrl.engine.threads import cpu_has_bfloat16, is_small
+from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import make_environments
@@ -198,6 +198,7 @@ def device_index(world: World, ids: Sequence[int] | None, visible: int) -> int |
 
 
 def build_compute(config: Config, policy: Policy, parameters: FlatParameters) -> Compute:
+    count_work(policy, config)
     possible = NumpyCompute.supports(policy) and parameters.values.device.type == "cpu" and config.accumulate == 1
     possible = possible and config.precision == "float32" and not config.compile
     if config.compute == "numpy" and not possible:

@@ -147,11 +147,14 @@ def test_the_width_of_the_widest_box_does_not_overflow(dtype: type[np.floating],
     assert action[[0, 1, 1], [0, 0, 1]].tolist() == [float(dtype(-limit)), 0, float(dtype(limit))]
 
 
-def test_discrete_actions_are_not_copied_without_need() -> None:
-    action = np.arange(3)
-    assert env_actions(make_head(spaces.Discrete(3), Config()), action) is action
-    for space in (spaces.Discrete(3, start=1), spaces.Discrete(3, dtype=np.int32)):
-        assert env_actions(make_head(space, Config()), action).dtype == space.dtype
+def test_env_actions_never_share_memory_with_what_is_learned_from() -> None:
+    discrete = [spaces.Discrete(3), spaces.Discrete(3, start=1), spaces.Discrete(3, dtype=np.int32)]
+    for space in (*discrete, spaces.Box(-1, 1, (2,), np.float32), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3])):
+        head = make_head(space, Config())
+        action = np.zeros((4, *head.layout.shape), head.layout.dtype)
+        converted = env_actions(head, action)
+        assert converted.dtype == space.dtype
+        assert not np.shares_memory(converted, action), space
 
 
 @pytest.mark.parametrize("distribution", ["clip", "tanh", "beta"])

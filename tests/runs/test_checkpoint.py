@@ -16,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from disks import mounted
+from disks import file_size_limit, mounted
 from proxrl.errors import ProxRLError
 from proxrl.runs import checkpoint
 
@@ -179,16 +179,9 @@ def test_full_disk(tiny_disk: Path) -> None:
     assert_save_fails_and_keeps_the_previous_checkpoint(path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
 def test_file_size_limit(saved: Path) -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
+    with file_size_limit(100_000):
         assert_save_fails_and_keeps_the_previous_checkpoint(saved)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:

@@ -95,3 +95,9 @@ def test_a_name_that_no_filesystem_takes() -> None:
 @pytest.mark.parametrize("path", ["..", "../runs", "/data/runs"])
 def test_what_can_only_be_a_path_is_not_looked_for_elsewhere(path: str) -> None:
     assert candidate_folders(path) == [Path(path)]
+
+
+def test_a_name_of_a_run_comes_before_an_environment_whose_folder_looks_like_it() -> None:
+    make_run("odd:hybrid-ppo", "other")
+    run = make_run("odd:hybrid", "ppo")
+    assert find_run("odd:hybrid/ppo").path == run

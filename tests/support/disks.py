@@ -1,4 +1,4 @@
-"""Small and read-only filesystems, for tests of what happens when writing fails."""
+"""Small and read-only filesystems and limited files, for tests of what happens when writing fails."""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,3 +23,15 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Make this process fail to write files beyond this size in bytes."""
+    resource = pytest.importorskip("resource", reason="file size limits are POSIX")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

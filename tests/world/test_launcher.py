@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,12 +110,12 @@ def test_ranks_of_a_host_are_counted_and_divide_its_processors() -> None:
 
 
 def test_a_rank_uses_its_share_of_the_cores_as_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "work_per_row", lambda _: 1e18)
     monkeypatch.setattr(threads, "is_small", lambda *_: False)
     before = torch.get_num_threads()
     rank = FakeRank(0, 2, 0, 2)
     rank.cores = 3
-    with threads.arithmetic(Config(), object(), rank):  # type: ignore[arg-type]
+    policy: Any = SimpleNamespace(work_per_row=1e18)
+    with threads.arithmetic(Config(), policy, rank):  # type: ignore[arg-type]
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == before
 

@@ -118,6 +118,8 @@ class Collector:
     def _rollout(
         self, steps: int, budget: int, episodes: list[Episode], truncations: "Truncations", outputs: ActingOutputs
     ) -> Rollout:
+        # The pool may reuse its buffers, or release them: worker processes share theirs.
+        self.player.obs = tree_map(np.copy, self.player.obs)
         final_index, final_obs = truncations.arrays()
         self._check(steps + 1, final_index, final_obs)
         valid = self._within(steps, budget)
@@ -136,7 +138,7 @@ class Collector:
             last=last,
             final_index=final_index,
             final_obs=final_obs,
-            episodes=[episode for episode in episodes if valid[episode.step, episode.env]] if past.any() else episodes,
+            episodes=[episode for episode in episodes if episode.step < steps - 1 or not past[episode.env]],
             outputs=outputs,
         )
 

@@ -3,18 +3,18 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from proxrl.common.tree import tree_map
 from proxrl.config import Config
 from proxrl.engine.allocator import keep_freed_memory
 from proxrl.envs.spaces import space_tree
-from proxrl.policy.heads import Head
+from proxrl.policy.heads import Head, torch_dtype
 from proxrl.policy.policy import Policy
 from proxrl.world.api import World
 
@@ -37,41 +37,34 @@ def is_small(policy: Policy, config: Config) -> bool:
 
 
 def choose_threads(policy: Policy, config: Config, world: World | None = None) -> int:
-    """Return how many threads torch gets, by the work in a minibatch.
+    """Return how many threads torch gets: as --threads says, otherwise by the work in a minibatch.
 
     Other work on the same cores makes threads wait for each other, so a thread must be worth it. The choice depends on settings
     and cores alone, not on measurements: a resumed run must compute the same, and sums depend on the number of threads.
     """
+    if config.threads is not None or policy.work_per_row is None:
+        return config.threads or 1
     ranks = 1 if world is None else world.size
     cores = TORCH_THREADS if world is None or ranks == 1 else world.cores
     rows = config.minibatch_size / config.accumulate / ranks
-    return int(min(cores, max(1, rows * work_per_row(policy) // WORK_PER_THREAD)))
+    return int(min(cores, max(1, rows * policy.work_per_row // WORK_PER_THREAD)))
 
 
-@torch.no_grad()
-def work_per_row(policy: Policy) -> float:
-    """Return the multiplications of a forward pass on one observation, for any network: those of its layers with weights."""
-    work = 0.0
-
-    def count(module: nn.Module, _: Any, output: Any) -> None:
-        nonlocal work
-        if isinstance(output, Tensor):
-            # Each weight of a matrix or a filter is used once per position of the output: numel / channels.
-            weights = [weight for weight in module.parameters(recurse=False) if weight.dim() > 1]
-            work += sum(weight.numel() * output.numel() / weight.shape[0] for weight in weights)
-
+def count_work(policy: Policy, config: Config) -> None:
+    """Set `policy.work_per_row` to the multiplications of a forward pass on one observation, if `choose_threads` will need it:
+    the counter imports for a second. Called before torch compiles the networks, because compiled ones can't be counted.
+    """
+    if config.threads is not None or TORCH_THREADS == 1 or is_small(policy, config):
+        return
     device = next(policy.parameters()).device
     space = space_tree(policy.preprocess.output_space)
-    obs = tree_map(lambda leaf: torch.from_numpy(np.ones((1, *leaf.shape), leaf.dtype)).to(device), space)
+    obs = tree_map(lambda leaf: torch.zeros((1, *leaf.shape), dtype=torch_dtype(leaf.dtype), device=device), space)
     if policy.masked:
-        obs["action_mask"] = obs["action_mask"].bool()
-    hooks = [module.register_forward_hook(count) for module in policy.modules()]
-    try:
+        obs["action_mask"] = torch.ones_like(obs["action_mask"], dtype=torch.bool)
+    # With gradients enabled, as in an update: without, attention takes a path that is not counted.
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         policy.core(obs, policy.memory.initial_state(1), None)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return work
+    policy.work_per_row = counter.get_total_flops() / 2  # a multiplication and an addition are two operations
 
 
 @contextmanager
@@ -83,8 +76,7 @@ def arithmetic(config: Config, policy: Policy | None = None, world: World | None
     is found and reported.
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    threads = 1 if policy is None else choose_threads(policy, config, world)
-    torch.set_num_threads(config.threads or threads)
+    torch.set_num_threads(config.threads or 1 if policy is None else choose_threads(policy, config, world))
     if policy is not None and not is_small(policy, config):
         keep_freed_memory()
     if config.torch_deterministic:

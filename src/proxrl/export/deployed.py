@@ -78,7 +78,7 @@ class Deployed(nn.Module):
         else:
             distribution, state = self.policy.act(obs, state, None)
         distributions = [each for each, _ in distribution.parts] if isinstance(distribution, Product) else [distribution]
-        actions = tree_leaves(self.policy.head.to_env(distribution.mode()))
+        actions = tree_leaves(self.policy.head.to_env(distribution.mode(), torch.float32))
         outputs = {f"action{part.suffix}": action for part, action in zip(self.action_parts, actions, strict=True)}
         for part, each in zip(self.action_parts, distributions, strict=True):
             outputs |= {f"{name}{part.suffix}": value for name, value in parameters(each, part.space).items()}

@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 from proxrl.errors import ProxRLError
 from proxrl.policy.distributions import TRIES, Beta, Gaussian, SquashedGaussian
 from proxrl.policy.heads import ActionLayout, Head, torch_dtype
+from proxrl.types import Array
 
 Std: TypeAlias = Literal["independent", "state", "fixed"]
 
@@ -31,7 +32,8 @@ class BoxHead(Head):
     def __init__(self, space: spaces.Box) -> None:
         super().__init__()
         self.layout = ActionLayout((math.prod(space.shape),), np.float32)
-        self.env_shape, self.env_dtype = space.shape, torch_dtype(space.dtype)
+        self.env_shape, self.env_dtype, self.env_array_dtype = space.shape, torch_dtype(space.dtype), np.dtype(space.dtype)
+        self.array_bounds = space.low.reshape(-1), space.high.reshape(-1)
         self.low, self.high = self._constant(space.low), self._constant(space.high)
 
     def require_bounds(self, space: spaces.Box, distribution: str) -> None:
@@ -44,26 +46,33 @@ class BoxHead(Head):
                 f"--action-distribution {distribution} needs finite bounds with low < high, but the action space is {space};"
                 " bound it with gymnasium.wrappers.RescaleAction, or use --action-distribution clip"
             )
-        self.constants = ("low", "high", "center", "half_width")
-        # Not low and width: in single precision the width of a wide Box overflows.
-        self.center, self.half_width = self._constant(low / 2 + high / 2), self._constant(width / 2)
+        self.constants = ("low", "high", "lowest", "width")
+        self.lowest, self.width = torch.from_numpy(low), torch.from_numpy(width)
+        self.fits_single = bool((width <= np.finfo(np.float32).max).all())  # the width of a wide Box overflows
         self.register_buffer("log_width", torch.from_numpy(np.log(width)).float(), persistent=False)
 
     def _constant(self, values: NDArray[Any]) -> Tensor:
         """Return one row of numbers in the precision of the space, but at least in single precision."""
         return torch.from_numpy(values.reshape(-1).astype(np.float64)).to(torch.promote_types(self.env_dtype, torch.float32))
 
-    def clipped(self, action: Tensor) -> Tensor:
+    def clipped(self, action: Array) -> Array:
         """Return actions [N, size] clipped to the bounds, in the shape and data type of the space."""
+        if isinstance(action, np.ndarray):
+            low, high = self.array_bounds
+            return self.in_space(np.minimum(np.maximum(action, low), high))  # on a few numbers, half the time of np.clip
         if self.low.device != action.device:
             self.move_constants(action.device)
         return self.in_space(action.clamp(self.low, self.high))
 
-    def scaled(self, action: Tensor) -> Tensor:
-        """Return actions [N, size] moved from [-1, 1] to the bounds, in the shape and data type of the space."""
-        if self.low.device != action.device:
-            self.move_constants(action.device)
-        return self.clipped(self.center + self.half_width * action)  # rounding could exceed a bound
+    def scaled(self, unit: Tensor) -> Array:
+        """Return actions [N, size] moved from [0, 1] to the bounds, in the shape and data type of the space."""
+        if self.low.device != unit.device:
+            self.move_constants(unit.device)
+        return self.clipped(self.lowest.to(unit.dtype) + self.width.to(unit.dtype) * unit)  # rounding could exceed a bound
+
+    def in_precision(self, action: Tensor, precision: torch.dtype) -> Tensor:
+        """Return actions in the precision to scale them in: double if single has no room for the bounds."""
+        return action.to(torch.promote_types(self.env_dtype, precision if self.fits_single else torch.float64))
 
 
 class GaussianHead(BoxHead):
@@ -75,6 +84,7 @@ class GaussianHead(BoxHead):
     """
 
     log_std: Tensor
+    takes_arrays = True
 
     def __init__(self, space: spaces.Box, log_std_init: float, std: Std) -> None:
         super().__init__(space)
@@ -103,12 +113,14 @@ class GaussianHead(BoxHead):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.standard_normal((steps, self.noise_size), np.float32)
 
-    def to_env(self, action: Tensor) -> Tensor:
+    def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         return self.clipped(action)
 
 
 class TanhHead(GaussianHead):
     """A Gaussian squashed by tanh. Its mode is taken to be the squashed mean, which is the median."""
+
+    takes_arrays = False
 
     def __init__(self, space: spaces.Box, log_std_init: float, std: Std) -> None:
         super().__init__(space, log_std_init, std)
@@ -117,8 +129,8 @@ class TanhHead(GaussianHead):
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> SquashedGaussian:
         return SquashedGaussian(*self.mean_and_log_std(inputs), self.log_width)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return self.scaled(torch.tanh(action))
+    def to_env(self, action: Tensor, precision: torch.dtype = torch.float64) -> Array:
+        return self.scaled((torch.tanh(self.in_precision(action, precision)) + 1) / 2)
 
 
 class BetaHead(BoxHead):
@@ -138,5 +150,5 @@ class BetaHead(BoxHead):
         half = steps, self.noise_size // 2
         return np.concatenate([rng.standard_normal(half, np.float32), 1 - rng.random(half, np.float32)], axis=1)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return self.scaled(2 * action - 1)
+    def to_env(self, action: Tensor, precision: torch.dtype = torch.float64) -> Array:
+        return self.scaled(self.in_precision(action, precision))

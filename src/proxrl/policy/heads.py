@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from proxrl.common.tree import tree_map
 from proxrl.envs.spaces import choices
 from proxrl.policy.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
-from proxrl.types import Tree
+from proxrl.types import Array, Tree
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Head(nn.Module, abc.ABC):
     layout: ActionLayout
     env_shape: tuple[int, ...] = ()  # of one action in the space
     env_dtype: torch.dtype
-    to_env_is_identity = False  # then `env_actions` needs no conversion
+    env_array_dtype: np.dtype  # the same for numpy, if `takes_arrays`
+    # Whether `to_env` takes numpy arrays as well as tensors, so that `env_actions` need not convert them. In the step loop, the
+    # torch calls on a few numbers take 20 us, those of numpy 5.
+    takes_arrays = False
     # Names of the tensors that `to_env` needs. They are plain attributes, and stay with the actions instead of the networks:
     # the actions of a policy on a GPU are converted on the host if the environments are there, and not all devices have float64.
     constants: tuple[str, ...] = ()
@@ -52,16 +55,19 @@ class Head(nn.Module, abc.ABC):
         """Draw the random numbers of `steps` actions, [steps, noise_size]."""
 
     @abc.abstractmethod
-    def to_env(self, action: Tensor) -> Tree:
+    def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Tree:
         """Convert sampled actions [N, ...] to tensors of the action space's structure, shapes and data types.
 
-        Training, evaluation and exported files all use it. It runs on the device of `action` and uses no parameters.
+        Training, evaluation and exported files all use it. It runs on the device of `action` and uses no parameters. Actions are
+        scaled to bounds in double precision; exported files use single, which more runtimes have.
         """
 
-    def in_space(self, action: Tensor) -> Tensor:
+    def in_space(self, action: Array) -> Array:
         """Return actions [N, n] in the shape and data type of the space. A call that changes nothing would still take time."""
         if self.env_shape != self.layout.shape:
             action = action.reshape(action.shape[0], *self.env_shape)
+        if isinstance(action, np.ndarray):
+            return action.astype(self.env_array_dtype, copy=False)
         return action if action.dtype is self.env_dtype else action.to(self.env_dtype)
 
     def move_constants(self, device: torch.device) -> None:
@@ -70,9 +76,10 @@ class Head(nn.Module, abc.ABC):
 
 
 def env_actions(head: Head, action: NDArray[Any]) -> Tree:
-    """Apply `head.to_env` to an array. The result is a tree of arrays, which may share memory with `action`."""
-    if head.to_env_is_identity:
-        return action
+    """Apply `head.to_env` to an array. The result is a tree of new arrays: an environment may write to its actions."""
+    if head.takes_arrays:
+        converted = head.to_env(action)
+        return action.copy() if converted is action else converted
     result = head.to_env(torch.from_numpy(action))
     return result.numpy() if isinstance(result, Tensor) else tree_map(Tensor.numpy, result)
 
@@ -88,12 +95,13 @@ def torch_dtype(dtype: DTypeLike) -> torch.dtype:
 class CategoricalHead(Head):
     """The head of Discrete action spaces."""
 
+    takes_arrays = True
+
     def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
         self.inputs = self.choices = self.noise_size = int(space.n)
         self.layout = ActionLayout((), np.int64)
-        self.start, self.env_dtype = int(space.start), torch_dtype(space.dtype)
-        self.to_env_is_identity = self.start == 0 and self.env_dtype == torch.int64
+        self.start, self.env_dtype, self.env_array_dtype = int(space.start), torch_dtype(space.dtype), np.dtype(space.dtype)
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Categorical:
         return Categorical(inputs, mask)
@@ -101,7 +109,7 @@ class CategoricalHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.gumbel(size=(steps, self.noise_size)).astype(np.float32)
 
-    def to_env(self, action: Tensor) -> Tensor:
+    def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         return self.in_space(action + self.start if self.start else action)
 
 
@@ -124,7 +132,7 @@ class MultiCategoricalHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.gumbel(size=(steps, self.noise_size)).astype(np.float32)
 
-    def to_env(self, action: Tensor) -> Tensor:
+    def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         if self.start.device != action.device:
             self.move_constants(action.device)
         return self.in_space(action + self.start)
@@ -146,5 +154,5 @@ class BernoulliHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return rng.logistic(size=(steps, self.noise_size)).astype(np.float32)
 
-    def to_env(self, action: Tensor) -> Tensor:
+    def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         return self.in_space(action)

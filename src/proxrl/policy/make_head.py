@@ -18,7 +18,7 @@ from proxrl.errors import ProxRLError
 from proxrl.policy.continuous_heads import BetaHead, GaussianHead, TanhHead
 from proxrl.policy.distributions import Product, ProductColumns
 from proxrl.policy.heads import ActionLayout, BernoulliHead, CategoricalHead, Head, MultiCategoricalHead, torch_dtype
-from proxrl.types import Tree
+from proxrl.types import Array, Tree
 
 # Integers up to this are exact in the rows of a product, which are floats.
 MOST_CHOICES = 2**24
@@ -57,8 +57,9 @@ class ProductHead(Head):
     def noise(self, rng: np.random.Generator, steps: int) -> NDArray[np.float32]:
         return np.concatenate([head.noise(rng, steps) for head in self.heads], axis=1)
 
-    def to_env(self, action: Tensor) -> Tree:
-        parts = iter([head.to_env(columns.read(action)) for head, columns in zip(self.heads, self.columns, strict=True)])
+    def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Tree:
+        pairs = zip(self.heads, self.columns, strict=True)
+        parts = iter([head.to_env(columns.read(action), precision) for head, columns in pairs])
         return tree_map(lambda _: next(parts), self.tree)
 
 

@@ -41,6 +41,8 @@ class Policy(nn.Module):
         self.action = action  # from features to the head's inputs
         self.head = head
         self.value = value  # from the critic's features
+        # Multiplications of a forward pass on one observation, counted by engine/threads.py; None if there are few.
+        self.work_per_row: float | None = None
 
     def forward(self, obs: Tree, state: State, starts: Tensor | None) -> tuple[Distribution, Tensor, State]:
         return self.core(self.preprocess(obs), state, starts)

@@ -67,13 +67,13 @@ def candidate_folders(run: str | Path, runs_dir: str | Path = RUNS_DIR) -> list[
 
     The first is `run` itself, taken as a path. The others are below `runs_dir`, both as written and with ENV turned into the
     name of its folder. ENV may contain slashes and colons (`ALE/Pong-v5`, `my_package:make_env`), so where it ends is only
-    certain before NAME/seedK; otherwise both readings, ENV and ENV/NAME, are tried.
+    certain before NAME/seedK; otherwise both readings, ENV/NAME and ENV, are tried.
     """
     path, root = Path(run), Path(runs_dir)
     name = path.relative_to(root) if path.is_relative_to(root) else path
     if name.is_absolute() or name.parts[:1] == ("..",):
         return [path]  # it can't be the name of an environment
-    ends = [-2] if re.fullmatch(r"seed\d+", name.name) else [len(name.parts), -1]
+    ends = [-2] if re.fullmatch(r"seed\d+", name.name) else [-1, len(name.parts)]
     named = [root.joinpath(folder_name("/".join(name.parts[:end])), *name.parts[end:]) for end in ends if name.parts[:end]]
     return list(dict.fromkeys([path, root / name, *named]))
 
