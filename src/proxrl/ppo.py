@@ -163,9 +163,9 @@ def loss(library: Any, outputs: Outputs, batch: Batch, now: Coefficients) -> tup
     """policy loss + value_coef * value loss - entropy_coef * entropy (core detail 10) + kl_coef * KL divergence.
 
     Returns the terms of this loss, and its gradient with respect to the three outputs of the networks; backpropagation through
-    the networks does the rest. The gradient is written out beside each term because numpy has no autograd, and small networks train
-    several times as fast in numpy; in torch it saves 5 to 9% of a minibatch (docs/performance.md). `library` is the module of the
-    arrays: numpy or torch.
+    the networks does the rest. The gradient is written out beside each term because numpy has no autograd, and small networks
+    train several times as fast in numpy; in torch it saves 5 to 9% of a minibatch (docs/performance.md). `library` is the module
+    of the arrays: numpy or torch.
     """
     log_ratio = outputs.log_prob - batch.log_prob
     ratio = library.exp(log_ratio)
