@@ -366,7 +366,8 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
             for environments in kept
         ]
         scores = [score for rank_scores in world.gather(played) for score in rank_scores]
-        return Scores(sum((score.returns for score in scores), ()), sum((score.lengths for score in scores), ()))
+        columns = zip(*((score.returns, score.lengths, score.successes) for score in scores), strict=True)
+        return Scores(*(sum(column, ()) for column in columns))
 
     try:
         yield evaluate

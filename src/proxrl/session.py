@@ -6,7 +6,7 @@ loop gives it counts, episodes, metrics, and named tensors to save and restore.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -100,6 +100,11 @@ class Session:
         """The mean return of the last episodes, 100 at most; None before the first one has finished."""
         return float(np.mean([episode.total_reward for episode in self.recent])) if self.recent else None
 
+    @property
+    def success_rate(self) -> float | None:
+        """The share of successes among the last episodes, 100 at most; None if no info of theirs told (see `Episode.success`)."""
+        return success_rate(self.recent)
+
     def request_stop(self) -> None:
         """Save and end the run after the current iteration."""
         self.stop_requested = True
@@ -122,6 +127,9 @@ class Session:
         if episodes:
             charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
             charts["charts/episodic_length"] = float(np.mean([episode.length for episode in episodes]))
+        rate = success_rate(episodes)
+        if rate is not None:
+            charts["charts/success_rate"] = rate
         self._evaluate_and_update_best(before, charts)
         self._log({**charts, **metrics})
         if _crossed(self.config.capture_video, self.iteration - 1, self.iteration):
@@ -165,7 +173,10 @@ class Session:
                 score = scores.mean
                 charts["eval/episodic_return"] = score
                 charts["eval/episodic_length"] = float(np.mean(scores.lengths))
-                self.display.message(f"step {self.step:,}: evaluation return {score:.1f} ± {scores.deviation:.1f}")
+                if scores.success_rate is not None:
+                    charts["eval/success_rate"] = scores.success_rate
+                success = "" if scores.success_rate is None else f", success rate {scores.success_rate:.0%}"
+                self.display.message(f"step {self.step:,}: evaluation return {score:.1f} ± {scores.deviation:.1f}{success}")
         elif len(self.recent) >= ENOUGH:
             score = self.mean_return
         if score is not None and (self.best_return is None or score > self.best_return):
@@ -210,7 +221,8 @@ class Session:
     def write_status(self, state: RunState) -> None:
         self.status_at = time.monotonic()
         if self.world.rank == 0:
-            self.folder.write_status(state, self.step, self.config.planned_steps, self.mean_return, self.best_return)
+            scores = self.mean_return, self.best_return, self.success_rate
+            self.folder.write_status(state, self.step, self.config.planned_steps, *scores)
 
     def _write(self, name: str, snapshot: Saved) -> None:
         if self.world.rank == 0:
@@ -285,6 +297,12 @@ def attribute_errors(part: object, method: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ProxRLError(f"{type(part).__name__}.{method} failed: {one_line(error)} (--debug shows where)") from error
+
+
+def success_rate(episodes: Iterable[Episode]) -> float | None:
+    """Return the share of successes among the episodes whose info told; None if none did."""
+    known = [episode.success for episode in episodes if episode.success is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _crossed(every: int | None, before: int, now: int) -> bool:

@@ -24,6 +24,7 @@ class Episode(NamedTuple):
     total_reward: float
     length: int
     step: int = 0  # the rollout step at which it ended
+    success: bool | None = None  # `is_success` or `success` in the info of its last step; None if it has neither
 
 
 class Step(NamedTuple):

@@ -119,4 +119,13 @@ def test_evaluation_uses_the_current_statistics() -> None:
 
 def test_summary() -> None:
     summary = Scores((1.0, 3.0), (10, 20)).summary()
-    assert summary == {"mean": 2, "std": 1, "min": 1, "max": 3, "mean_length": 15, "episodes": 2, "returns": [1, 3]}
+    assert summary == {
+        "mean": 2,
+        "std": 1,
+        "min": 1,
+        "max": 3,
+        "mean_length": 15,
+        "success_rate": None,
+        "episodes": 2,
+        "returns": [1, 3],
+    }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import gymnasium
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from proxrl.common.seeding import Purpose, integer_seed
+from proxrl.envs.info import Info, successes_of
 from proxrl.types import Episode, Step, Tree
 
 
@@ -74,18 +76,28 @@ class EpisodeTracker:
         self.total_reward[:] = 0
         self.length[:] = 0
 
-    def step(self, reward: NDArray[Any], valid: NDArray[np.bool_], ended: NDArray[np.bool_]) -> list[Episode]:
+    def step(
+        self,
+        reward: NDArray[Any],
+        valid: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+        info: Info | Sequence[Any] = MappingProxyType({}),
+    ) -> list[Episode]:
         """Count one step in every environment and return the episodes that it finished.
 
-        `reward` must have the precision that the environments gave it: the returns are sums of doubles.
+        `reward` must have the precision that the environments gave it: the returns are sums of doubles. `info` is that of the
+        step that ended an episode, not that of the reset after it.
         """
         self.total_reward += reward * valid
         self.length += valid
-        return self.finish(np.flatnonzero(ended)) if ended.any() else []
+        return self.finish(np.flatnonzero(ended), info) if ended.any() else []
 
-    def finish(self, finished: NDArray[np.int64]) -> list[Episode]:
+    def finish(self, finished: NDArray[np.int64], info: Info | Sequence[Any] = MappingProxyType({})) -> list[Episode]:
         """Return the finished episodes of these environments and start counting the next ones."""
-        episodes = [Episode(int(n), float(self.total_reward[n]), int(self.length[n])) for n in finished]
+        success = successes_of(info, len(self.length))
+        episodes = [
+            Episode(int(n), float(self.total_reward[n]), int(self.length[n]), success=success[n]) for n in finished.tolist()
+        ]
         self.total_reward[finished] = 0
         self.length[finished] = 0
         return episodes

@@ -282,7 +282,7 @@ class AlePoolEnvs:
         episodes = self._tracker.finish(np.flatnonzero(new_game & (self._tracker.length > 0)))
         self._tracker.total_reward += np.where(new_game, 0, points)
         self._tracker.length += valid
-        episodes += self._tracker.finish(np.flatnonzero(over))
+        episodes += self._tracker.finish(np.flatnonzero(over), info)
         self._ended = ended
         return Step(self._stored(obs), self.options.reward(points) * valid, terminated, truncated, valid, None, episodes)
 
@@ -332,5 +332,5 @@ class AtariEnvPool(EnvPoolEnvs):
         self.episode_counts += self._ended
         self._ended = terminated | truncated
         over = truncated | ((info["terminated"] != 0) & terminated)
-        episodes = self._tracker.step(np.where(valid, points, np.float32(0)), valid, over)
+        episodes = self._tracker.step(np.where(valid, points, np.float32(0)), valid, over, info)
         return Step(self._stored(obs), self.options.reward(points) * valid, terminated, truncated, valid, None, episodes)

@@ -120,12 +120,12 @@ class EnvPoolEnvs:
         return self._stored(obs)
 
     def step(self, action: Tree) -> Step:
-        obs, reward, terminated, truncated, _ = self._pool.step(action)
+        obs, reward, terminated, truncated, info = self._pool.step(action)
         valid = ~self._ended
         reward = np.where(valid, reward, np.float32(0))  # dm_control tasks repeat the last reward on the dummy step
         self.episode_counts += self._ended
         self._ended = terminated | truncated
-        episodes = self._tracker.step(reward, valid, self._ended)
+        episodes = self._tracker.step(reward, valid, self._ended, info)
         return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes)
 
     def render(self) -> NDArray[np.uint8]:

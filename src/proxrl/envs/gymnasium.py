@@ -16,6 +16,7 @@ from proxrl.common.imports import import_attribute
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, env_kwargs_hint, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
+from proxrl.envs.info import success_of
 from proxrl.envs.mask_wrapper import with_mask
 from proxrl.envs.spaces import map_observation, space_tree
 from proxrl.errors import ProxRLError, describe, one_line
@@ -157,7 +158,8 @@ class InProcessEnvs:
                     (buffers.terminated if terminated else buffers.truncated)[n] = True
                     episode = info.get(WHOLE_EPISODE, (returns[n], self._step_count - self._episode_starts[n]))
                     if episode is not None:
-                        episodes.append(Episode(n, *episode))
+                        total_reward, length = episode
+                        episodes.append(Episode(n, total_reward, length, success=success_of(info)))
                     ended.append(n)
                     obs = self._begin(n)
                 if one_array:
@@ -264,7 +266,8 @@ class NativeVectorEnvs:
             self.episode_counts += ended
             if ended.any():
                 final_obs = self._final_obs(info["final_obs"], ended)
-        episodes = self._tracker.step(np.asarray(rewards), valid, ended)
+                info = info.get("final_info", {})  # the other is that of the reset
+        episodes = self._tracker.step(np.asarray(rewards), valid, ended, info)
         reward = np.asarray(rewards, np.float32)
         return Step(cast_obs(obs, self.observation_space), reward, terminated, truncated, valid, final_obs, episodes)
 

@@ -21,7 +21,7 @@ from proxrl.policy.policy import Policy
 from proxrl.runs.evaluations import Scores, save_evaluation
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
-from proxrl.types import Step
+from proxrl.types import Episode, Step
 
 # Noise is drawn ahead, for this many steps at a time.
 NOISE_STEPS = 256
@@ -77,16 +77,20 @@ def run_episodes(
 
     Taking the episodes that finish first would favor short ones, which are bad in some tasks and good in others.
     """
-    finished: list[list[tuple[float, int]]] = [[] for _ in range(environments.num_envs)]
+    finished: list[list[Episode]] = [[] for _ in range(environments.num_envs)]
     for step in act_steps(environments, compute, policy, seed, deterministic, first_env):
         counted = [episode for episode in step.episodes if len(finished[episode.env]) < quota]
         for episode in counted:
-            finished[episode.env].append((episode.total_reward, episode.length))
+            finished[episode.env].append(episode)
         watch(len(counted), int(step.valid.sum()))
         if all(len(done) == quota for done in finished):
             break
-    returns, lengths = zip(*(score for done in finished for score in done), strict=True)
-    return Scores(returns, lengths)
+    episodes = [episode for done in finished for episode in done]
+    return Scores(
+        tuple(episode.total_reward for episode in episodes),
+        tuple(episode.length for episode in episodes),
+        tuple(episode.success for episode in episodes if episode.success is not None),
+    )
 
 
 def evaluate_agent(

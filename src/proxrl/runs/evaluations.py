@@ -13,10 +13,11 @@ from proxrl.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Scores:
-    """Returns and lengths of evaluation episodes."""
+    """Returns and lengths of evaluation episodes, and the successes of those whose info told."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    successes: tuple[bool, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -28,6 +29,11 @@ class Scores:
         """Standard deviation of the returns."""
         return float(np.std(self.returns))
 
+    @property
+    def success_rate(self) -> float | None:
+        """Share of successes; None if no environment told (see `Episode.success`)."""
+        return float(np.mean(self.successes)) if self.successes else None
+
     def summary(self) -> dict[str, Any]:
         """Return statistics and returns, as JSON can store them."""
         return {
@@ -36,6 +42,7 @@ class Scores:
             "min": min(self.returns),
             "max": max(self.returns),
             "mean_length": float(np.mean(self.lengths)),
+            "success_rate": self.success_rate,
             "episodes": len(self.returns),
             "returns": list(self.returns),
         }

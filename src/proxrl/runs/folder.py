@@ -187,7 +187,13 @@ class RunFolder:
             return None
 
     def write_status(
-        self, state: RunState, step: int, planned_steps: int, mean_return: float | None = None, best_return: float | None = None
+        self,
+        state: RunState,
+        step: int,
+        planned_steps: int,
+        mean_return: float | None = None,
+        best_return: float | None = None,
+        success_rate: float | None = None,
     ) -> None:
         """Write the progress of the run, and the versions, machine and git commit that it is computed with."""
         status = {
@@ -196,6 +202,7 @@ class RunFolder:
             "planned_steps": planned_steps,
             "mean_return": mean_return,
             "best_return": best_return,
+            "success_rate": success_rate,
             "pid": os.getpid(),
             "host": platform.node(),
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),
