@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -133,6 +134,41 @@ def test_config_is_read_only() -> None:
         config.gamma = 0.5  # type: ignore[misc]
     assert config.replace(gamma=0.5).gamma == 0.5
     assert config.gamma == 0.99
+
+
+def test_a_config_is_complete() -> None:
+    options = {name: SMALL[name] for name in SMALL if name != "quiet"}
+    config = proxrl.Config(env="Pendulum-v1", **options)  # the preset of Pendulum has other values
+    result = proxrl.train(config, seed=2, quiet=True)
+    trained = proxrl.load(result.path).config
+    assert trained == config.replace(seed=2, vector="inprocess")
+    assert proxrl.train(config=config, seed=2, quiet=True).step == result.step, "resumed"
+    own = proxrl.train(make_short, config=config, quiet=True)
+    assert proxrl.load(own.path).config == config.replace(env="odd_envs:make_short", vector="inprocess")
+    with pytest.raises(proxrl.ProxRLError, match="preset 'classic' would have no effect"):
+        proxrl.train(config, preset="classic")
+    with pytest.raises(proxrl.ProxRLError, match="two configs"):
+        proxrl.train(config, config=config)
+    with pytest.raises(proxrl.ProxRLError, match=r"--gamma is 2\.0"):
+        proxrl.train(config.replace(gamma=2.0))
+
+
+class Interrupting(proxrl.Callback):
+    def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_returns_the_result_in_an_interactive_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        proxrl.train("CartPole-v1", callbacks=[Interrupting()], **SMALL)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    result = proxrl.train("CartPole-v1", callbacks=[Interrupting()], name="prompt", **SMALL)
+    assert (result.step, result.finished, result.signal) == (32, False, signal.SIGINT)
+    assert proxrl.train("CartPole-v1", name="prompt", **SMALL).finished, "the same call resumes"
+    monkeypatch.delattr(sys, "ps1")
+    notebook = SimpleNamespace(get_ipython=lambda: object())
+    monkeypatch.setitem(sys.modules, "IPython", notebook)  # type: ignore[arg-type]
+    assert not proxrl.train("CartPole-v1", callbacks=[Interrupting()], name="notebook", **SMALL).finished
 
 
 @pytest.mark.parametrize("name", ["😀", "a\x7fb", "ü 1"])

@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from proxrl import ppo
 from proxrl.build import build, build_environments, build_world, refuse_shared_gpus, trainee, uses_nccl
 from proxrl.callback import Callback
 from proxrl.common.seeding import Purpose, integer_seed
-from proxrl.common.signals import stopping_signals
+from proxrl.common.signals import is_interactive, stopping_signals
 from proxrl.config import Config, flag
 from proxrl.config.parse import toml_value
 from proxrl.config.plugins import build_plugin
 from proxrl.config.resolve import EnvLike, resolve
+from proxrl.config.settings import Settings, check_keywords, with_settings
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
 from proxrl.errors import CollectiveError, ProxRLError, describe
@@ -71,8 +72,9 @@ class RunOptions:
     loggers: Sequence[Logger] = ()
 
 
+@with_settings
 def train(
-    env: EnvLike | None = None,
+    env: EnvLike | Config | None = None,
     *,
     preset: str | None = None,
     runs_dir: str | Path = "runs",
@@ -80,21 +82,30 @@ def train(
     quiet: bool = False,
     tensorboard: bool = True,
     wandb: bool = False,
-    config: str | Path | None = None,
+    config: str | Path | Config | None = None,
     envs_per_rank: int | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Result:
     """Train PPO on an environment, or resume the run that the same arguments began.
 
     `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment. `settings` are fields of
     `Config`. A callable is identified by its name, so give each lambda a `name` or `seed` of its own, or they share a run folder.
-    `config` is a file such as the config.toml of a run, which repeats that run. Callbacks and loggers given as objects are not
-    recorded. Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on every rank, loggers
-    on rank 0.
+    `config` is a file such as the config.toml of a run, which repeats that run, or a `Config`, which may also be given as the
+    only argument. A `Config` has all settings, so no preset is used; keywords override it. Callbacks and loggers given as objects
+    are not recorded. Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on every rank,
+    loggers on rank 0.
+
+    Ctrl-C saves the run, and is then raised as usual, so that it also ends a loop over seeds; in an interactive session (a Python
+    prompt, IPython, a notebook) the result of the unfinished run is returned instead.
     """
-    file = None if config is None else Path(config)
+    check_keywords(settings, train)
+    if isinstance(env, Config):
+        if config is not None:
+            raise ProxRLError("two configs are given; give one of them, and keywords for what differs from it")
+        env, config = None, env
+    file = Path(config) if isinstance(config, str) else config
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
     resolved = resolve(env, settings, preset, earlier, file, envs_per_rank).config
     options = RunOptions(
@@ -108,14 +119,14 @@ def train(
         loggers=loggers,
     )
     try:
-        result = run(env or resolved.env, resolved, options)
+        result = run(resolved.env if env is None else env, resolved, options)
     except CollectiveError:
         raise  # on all ranks, so that a program may catch it and go on with the next run
     except ProxRLError as error:
         if resolved.world != "solo" and not should_report(error):
             raise SystemExit(2) from None
         raise
-    if result.signal is not None and not result.finished:
+    if result.signal is not None and not result.finished and not (result.signal == signal.SIGINT and is_interactive()):
         # The signal was only held back until the run was saved: Ctrl-C also ends the caller's loop over seeds.
         signal.raise_signal(result.signal)
     return result

@@ -126,11 +126,16 @@ def test_without_wandb_the_error_names_the_pip_command(tmp_path: Path, monkeypat
 def test_an_error_of_wandb_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
 
-    def refuse(**_: object) -> None:
+    projects = []
+
+    def refuse(project: str, **_: object) -> None:
+        projects.append(project)
         raise wandb.errors.UsageError("no API key\nconfigured")
 
     monkeypatch.setattr(wandb, "init", refuse)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
     with pytest.raises(ProxRLError) as error:
         WandbLogger(tmp_path, {}, name="x")
     assert "no API key configured" in str(error.value)
     assert "\n" not in str(error.value)
+    assert projects == ["mine"]

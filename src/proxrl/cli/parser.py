@@ -1,13 +1,13 @@
 """How all commands read their flags and print their help. Only documented parts of argparse are used."""
 
 import argparse
-import difflib
 import shutil
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from proxrl.config.flags import Group
+from proxrl.config.other_names import unknown_flag
 from proxrl.errors import ProxRLError
 
 HELP_COLUMN, MOST_COLUMNS = 34, 120
@@ -40,14 +40,12 @@ class Parser(argparse.ArgumentParser):
         raise ProxRLError(f"{message} ('{self.prog} --help' lists all arguments)")
 
     def check_flags(self, words: Sequence[str]) -> None:
-        """Raise an error that suggests the nearest flag for one that does not exist."""
+        """Raise an error for a flag that does not exist. It suggests the setting that another library calls so, or a near one."""
         known = self.flags()
         for word in words:
             name = word.partition("=")[0]
             if word.startswith("--") and name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {nearest[0]}?" if nearest else ""
-                raise ProxRLError(f"there is no flag {name}{hint} ('{self.prog} --help' lists them)")
+                raise ProxRLError(unknown_flag(name, known, self.prog))
 
     def format_usage(self) -> str:
         return " ".join(["usage:", self.prog, *map(_invocation, self.positionals()), "[flags]"]) + "\n"

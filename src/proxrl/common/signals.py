@@ -13,6 +13,12 @@ from types import FrameType
 REPEATED_SIGTERM_SECONDS = 5.0
 
 
+def is_interactive() -> bool:
+    """Return whether a person types the statements that this process runs: at a Python prompt, in IPython or in a notebook."""
+    ipython = sys.modules.get("IPython")
+    return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)
+
+
 @contextmanager
 def stopping_signals(
     message: str, request_stop: Callable[[], None] = lambda: None, several_ranks: bool = False

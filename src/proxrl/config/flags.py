@@ -25,7 +25,7 @@ def add_settings(add_group: Callable[[str], Group], left_out: Collection[str] = 
         heading = spec.metadata["group"]
         if heading not in groups:
             groups[heading] = add_group(heading)
-        text = spec.metadata["help"] + _default(spec.default, spec.metadata["off"])
+        text = spec.metadata["help"] + describe_default(spec.default, spec.metadata["off"])
         options = _options(field_types()[spec.name], spec.metadata["imported"])
         groups[heading].add_argument(flag(spec.name), dest=spec.name, default=argparse.SUPPRESS, help=text, **options)
     return groups
@@ -49,7 +49,8 @@ def _options(kind: Any, imported: bool) -> dict[str, Any]:
     return {"metavar": "NAME" if kinds & {str, tuple[str, ...]} else "X" if float in kinds else "N", **several}
 
 
-def _default(default: Any, off: str) -> str:
+def describe_default(default: Any, off: str) -> str:
+    """Return the default of a setting as an addition to its help text; `off` is what None stands for."""
     if default is dataclasses.MISSING:
         return ""
     if default is None:

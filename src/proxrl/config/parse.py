@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 
 from proxrl.common.imports import name_of
 from proxrl.config import OFF, Config, field_types, flag
+from proxrl.config.other_names import unknown_setting
 from proxrl.config.schedule import FORMS, Scalar, Schedule, parse_schedule, schedule_of
 from proxrl.errors import ProxRLError
 
@@ -16,7 +17,7 @@ def parse_value(name: str, value: Any) -> Any:
     """Return the value of a field, given a word of the command line, a value of a TOML file, or a Python object."""
     kind = field_types().get(name)
     if kind is None:
-        raise ProxRLError(f"there is no setting {name!r}; 'proxrl train --help' lists them all")
+        raise ProxRLError(unknown_setting(name, field_types()))
     optional, may_be_schedule = type(None) in get_args(kind), Schedule in get_args(kind)
     if optional:
         word = value[0] if isinstance(value, list) and len(value) == 1 else value  # of a flag that accepts several words

@@ -1,7 +1,7 @@
 """Combine flags, files, presets and defaults into a complete config, and record where each value comes from."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,22 +27,23 @@ class Resolved:
 
 def resolve(
     env: EnvLike | None,
-    settings: dict[str, Any],
+    settings: Mapping[str, Any],
     preset: str | None = None,
     earlier: Callable[[Config], Config | None] | None = None,
-    file: Path | None = None,
+    file: Path | Config | None = None,
     envs_per_rank: int | None = None,
 ) -> Resolved:
     """Return the complete config of a run.
 
     Values come from the defaults, then the preset of the environment's family, then `file`, such as a run's config.toml, then
-    `settings`; later ones override earlier ones. `earlier` returns the config of the run that this one would resume: it keeps
+    `settings`; later ones override earlier ones. Instead of a file, a Config may be given, which has all settings, so that no
+    preset is used. `earlier` returns the config of the run that this one would resume: it keeps
     its kind of vectorization, even if a faster one has been installed since.
     """
     if envs_per_rank is not None:
         settings = {**settings, "num_envs": envs_of_all_ranks(envs_per_rank, settings)}
-    from_file = {} if file is None else read_toml(file)
-    given = {**from_file, **settings}
+    base, base_source = _read_base(file, preset)
+    given = {**base, **settings}
     env = given.get("env") if env is None else env
     if env is None:
         raise ProxRLError("no environment is given; name one, as in 'proxrl train CartPole-v1', or give a --config that does")
@@ -54,13 +55,13 @@ def resolve(
     env_name = env if isinstance(env, str) else callable_name(env)
     chosen = preset or family.preset
     sources = {spec.name: "default" for spec in dataclasses.fields(Config)}
-    sources["env"] = f"file {file}" if env == from_file.get("env") else "argument"
+    sources["env"] = base_source if env == base.get("env") else "argument"
     values: dict[str, Any] = {"env": env_name}
     for name, setting in load_preset(chosen, env_name).items():
         values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
     for name, value in given.items():
         if name != "env":
-            values[name], sources[name] = parse_value(name, value), "flag" if name in settings else f"file {file}"
+            values[name], sources[name] = parse_value(name, value), "flag" if name in settings else base_source
     config = Config(**values)
     if config.vector == "auto":
         vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs)
@@ -75,7 +76,18 @@ def resolve(
     return Resolved(config.validate(), sources)
 
 
-def envs_of_all_ranks(envs_per_rank: int, settings: dict[str, Any]) -> int:
+def _read_base(file: Path | Config | None, preset: str | None) -> tuple[dict[str, Any], str]:
+    """Return the settings of a file or a Config, and how they are named as a source."""
+    if file is None:
+        return {}, ""
+    if not isinstance(file, Config):
+        return read_toml(file), f"file {file}"
+    if preset is not None:
+        raise ProxRLError(f"a Config has all settings, so preset {preset!r} would have no effect; leave one of them out")
+    return {spec.name: getattr(file, spec.name) for spec in dataclasses.fields(Config)}, "Config"
+
+
+def envs_of_all_ranks(envs_per_rank: int, settings: Mapping[str, Any]) -> int:
     """Return --num-envs, given the number of environments of each rank."""
     if "num_envs" in settings:
         raise ProxRLError("--envs-per-rank and --num-envs both set the number of environments; give one of them")

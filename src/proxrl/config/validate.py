@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_origin
 
 from proxrl.config.fields import choices_of, flag, types_of
+from proxrl.config.other_names import explain
 from proxrl.config.schedule import Schedule
 from proxrl.errors import ProxRLError
 
@@ -115,7 +116,8 @@ def check_arguments(config: "Config") -> None:
     """Raise an error for keyword arguments that config.toml can't hold, or whose callable is not given."""
     for name in ("encoder", "policy", "value", "callback", "logger"):
         if getattr(config, f"{name}_kwargs") and getattr(config, name) is None:
-            raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given")
+            hints = [f"; for {key}, {hint}" for key in getattr(config, f"{name}_kwargs") if (hint := explain(key))]
+            raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given{''.join(hints)}")
     for name, kind in types_of(type(config)).items():
         for key, value in getattr(config, name).items() if get_origin(kind) is dict else ():
             if not _fits_toml(value):

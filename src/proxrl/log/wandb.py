@@ -1,5 +1,6 @@
 """Metrics for Weights & Biases. A resumed run continues the same wandb run; account and mode are configured in wandb itself."""
 
+import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ ID_NAME = "wandb_id"
 class WandbLogger:
     """Sends metrics to wandb, or, with WANDB_MODE=offline, writes them to the run folder for `wandb sync`."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], name: str, project: str = "proxrl", quiet: bool = False) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any], name: str, quiet: bool = False) -> None:
         try:
             import wandb
         except ImportError:
@@ -22,7 +23,13 @@ class WandbLogger:
         run_id = _run_id(folder)
         try:
             self._run = wandb.init(
-                project=project, name=name, id=run_id, resume="allow", dir=folder, config=config, settings=settings
+                project=os.environ.get("WANDB_PROJECT", "proxrl"),
+                name=name,
+                id=run_id,
+                resume="allow",
+                dir=folder,
+                config=config,
+                settings=settings,
             )
         except Exception as error:  # of wandb, requests, and others
             reason = " ".join(str(error).split()) or type(error).__name__
