@@ -102,7 +102,7 @@ def test_changed_settings_are_refused(folder: RunFolder) -> None:
     folder.close()
     with pytest.raises(ProxRLError) as error:
         folder.create(CONFIG.replace(gamma=0.9, value_clip=None))
-    for words in ("--gamma is 0.9", "started with 0.99", "--gamma 0.99", "--clobber", "--name"):
+    for words in ("--gamma is 0.9", "started with 0.99", "config.toml", "--clobber", "--name"):
         assert words in one_line(error)
     assert folder.config().gamma == 0.99
     folder.create(CONFIG)  # the lock was freed
@@ -121,6 +121,16 @@ def test_errors_show_settings_as_typed(change: dict[str, object], words: str) ->
     with pytest.raises(ProxRLError) as error:
         check_resumable(CONFIG, CONFIG.replace(**change))
     assert words in one_line(error)
+
+
+def test_one_file_gives_back_all_settings_if_several_differ(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    with pytest.raises(ProxRLError) as error:
+        check_resumable(CONFIG, CONFIG.replace(gamma=0.9, epochs=7, total_steps=1), path)
+    assert f"and 1 other setting differs: give --config {path} to resume it, --clobber" in one_line(error)
+    with pytest.raises(ProxRLError) as error:
+        check_resumable(CONFIG, CONFIG.replace(gamma=0.9), path)
+    assert f"give --gamma {CONFIG.gamma} to resume it" in one_line(error)
 
 
 def test_settings_that_may_change() -> None:

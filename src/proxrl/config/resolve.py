@@ -8,7 +8,7 @@ from typing import Any
 
 from proxrl.config import Config, flag
 from proxrl.config.parse import parse_value, read_toml
-from proxrl.config.presets import load_preset
+from proxrl.config.presets import choose_preset, load_preset
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import check_env, choose_vector
 from proxrl.errors import ProxRLError, check_at_least
@@ -53,7 +53,7 @@ def resolve(
         )
     family = check_env(env, str(given.get("vector", "auto")))
     env_name = env if isinstance(env, str) else callable_name(env)
-    chosen = preset or family.preset
+    chosen = choose_preset(preset, family.preset)
     sources = {spec.name: "default" for spec in dataclasses.fields(Config)}
     sources["env"] = base_source if env == base.get("env") else "argument"
     values: dict[str, Any] = {"env": env_name}

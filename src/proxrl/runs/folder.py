@@ -67,18 +67,30 @@ def earlier_config(runs_dir: Path, config: Config) -> Config | None:
     return folder.config() if folder.latest_checkpoint() is not None else None
 
 
-def check_resumable(saved: Config, now: Config) -> None:
-    """Raise an error if a run can't be resumed with these settings, because they would make it a different run."""
-    for spec in dataclasses.fields(Config):
-        before, after = getattr(saved, spec.name), getattr(now, spec.name)
-        # Compared as JSON, because a tuple among the environment's arguments is loaded from config.toml as a list.
-        same = json.loads(json.dumps(before, default=str)) == json.loads(json.dumps(after, default=str))
-        if not same and spec.name not in CHANGEABLE_ON_RESUME:
-            label = flag(spec.name)
-            raise ProxRLError(
-                f"{label} is {_shown(after)}, but this run was started with {_shown(before)}:"
-                f" {_advice(spec.name, before)} to resume it, --clobber to start over, or another --name to keep both"
-            )
+def check_resumable(saved: Config, now: Config, path: Path | None = None) -> None:
+    """Raise an error if a run can't be resumed with these settings, because they would make it a different run.
+
+    `path` is the run's config.toml: giving it is the shortest way to resume if several settings differ, as they do after a new
+    version of ProxRL has changed a preset.
+    """
+    names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in CHANGEABLE_ON_RESUME]
+    different = [name for name in names if not _same(getattr(saved, name), getattr(now, name))]
+    if not different:
+        return
+    name, count = different[0], len(different) - 1
+    before, after = getattr(saved, name), getattr(now, name)
+    advice, others = _advice(name, before), ""
+    if count and path is not None:
+        advice, others = f"give --config {path}", f", and {count} other setting{'s differ' if count > 1 else ' differs'}"
+    raise ProxRLError(
+        f"{flag(name)} is {_shown(after)}, but this run was started with {_shown(before)}{others}:"
+        f" {advice} to resume it, --clobber to start over, or another --name to keep both"
+    )
+
+
+def _same(before: Any, after: Any) -> bool:
+    # Compared as JSON, because a tuple among the environment's arguments is loaded from config.toml as a list.
+    return bool(json.loads(json.dumps(before, default=str)) == json.loads(json.dumps(after, default=str)))
 
 
 def _advice(name: str, value: Any) -> str:
@@ -127,7 +139,7 @@ class RunFolder:
                 elif self.config_path.exists():
                     before = self._saved_config()
                     if self.latest_checkpoint() is not None:  # without a checkpoint, all settings may change
-                        check_resumable(before, config)
+                        check_resumable(before, config, self.config_path)
                 for leftover in self._leftovers():
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:

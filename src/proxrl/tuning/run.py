@@ -14,6 +14,7 @@ from proxrl.common.imports import name_of
 from proxrl.common.signals import stopping_signals
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.parse import parse_value, toml_value
+from proxrl.config.presets import choose_preset
 from proxrl.config.resolve import Resolved, resolve
 from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError, check_at_least
@@ -80,7 +81,7 @@ def tune(
     check_tune_arguments(timeout, settings)
     env_name = env if isinstance(env, str) else name_of(env)
     start, family = resolve(env_name, settings, preset), find_family(env_name)
-    space = load_space(preset or family.preset, family.preset, None if search is None else Path(search), settings)
+    space = load_space(choose_preset(preset, family.preset), family.preset, None if search is None else Path(search), settings)
     base = base_config(start.config, total_steps, seed)
     with StudyFolder(Path(studies_dir), env_name, study) as folder:
         preset = prepare_folder(folder, preset, clobber)

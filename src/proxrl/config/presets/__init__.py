@@ -1,15 +1,20 @@
 """Presets: settings for each family of environments.
 
-Each `.toml` file in this folder gives values with their sources, and in its table [search] what `proxrl tune` varies.
+Each `.toml` file in this folder gives values with their sources, and in its table [search] what `proxrl tune` varies. The files
+in `reference/` have the values of published results. A family whose own file has such values needs no second one: its `table`
+says which results they are for, as that of every reference preset does.
 """
 
 import tomllib
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxrl.config.parse import parse_value
 from proxrl.errors import ProxRLError
+
+REFERENCE = "reference"
 
 
 class Setting(NamedTuple):
@@ -20,9 +25,27 @@ class Setting(NamedTuple):
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets that come with ProxRL."""
-    folder = resources.files(__package__)
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    """Return the names of the families' presets."""
+    return _names_in(resources.files(__package__))
+
+
+def reference_presets() -> dict[str, str]:
+    """Return the preset with published values of each family's preset that has one."""
+    own = {name: name for name in preset_names() if "table" in read_preset(name)}
+    return own | {name.partition("/")[2]: name for name in _references()}
+
+
+def choose_preset(name: str | None, family_preset: str) -> str:
+    """Return the name or file of the preset to load, given the one that was asked for and that of the environment's family."""
+    if name != REFERENCE:
+        return name or family_preset
+    references = reference_presets()
+    if family_preset not in references:
+        raise ProxRLError(
+            f"there are no published values for the family of the preset {family_preset};"
+            f" leave out --preset, or give one of {', '.join(sorted(references.values()))}"
+        )
+    return references[family_preset]
 
 
 def load_preset(name: str, env: str) -> dict[str, Setting]:
@@ -30,8 +53,9 @@ def load_preset(name: str, env: str) -> dict[str, Setting]:
     document = read_preset(name)
     settings = {}
     by_env = document.get("env", {})
-    tables: list[Any] = [document.get("values", {}), by_env.get(env, {}) if isinstance(by_env, dict) else None]
-    if document.keys() - {"title", "values", "env", "search"} or not all(isinstance(table, dict) for table in tables):
+    ids = (env.rpartition("-v")[0], env)  # a table of all versions of an environment, and one of a single version
+    tables: list[Any] = [document.get("values", {}), *(by_env.get(key, {}) if isinstance(by_env, dict) else None for key in ids)]
+    if document.keys() - {"title", "table", "values", "env", "search"} or not all(isinstance(table, dict) for table in tables):
         raise ProxRLError(f'the preset {name} must give its settings in the tables [values] and [env."{env}"]')
     for table in tables:
         for field, entry in table.items():
@@ -43,16 +67,26 @@ def load_preset(name: str, env: str) -> dict[str, Setting]:
 
 def read_preset(name: str) -> dict[str, Any]:
     """Return the content of a preset, given its name or file, as it is written."""
-    if name in preset_names():
-        text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    if name in preset_names() or name in _references():
+        text = resources.files(__package__).joinpath(*f"{name}.toml".split("/")).read_text(encoding="utf-8")
     elif name.endswith(".toml"):
         try:
             text = Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ProxRLError(f"can't read the preset {name}: {error}") from None
     else:
-        raise ProxRLError(f"there is no preset {name!r}; use one of {', '.join(preset_names())}, or the path of a .toml file")
+        raise ProxRLError(
+            f"there is no preset {name!r}; use one of {', '.join(preset_names())}, {REFERENCE}, or the path of a .toml file"
+        )
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProxRLError(f"the preset {name} is not valid TOML: {error}") from None
+
+
+def _references() -> list[str]:
+    return [f"{REFERENCE}/{name}" for name in _names_in(resources.files(__package__).joinpath(REFERENCE))]
+
+
+def _names_in(folder: Traversable) -> list[str]:
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
