@@ -309,13 +309,14 @@ def check_methods(source: str, parts: Any, methods: tuple[str, ...]) -> list[Any
 
 
 def make_loggers(folder: RunFolder, config: Config, resume_step: int | None, options: RunOptions) -> Iterator[Logger]:
+    settings = {spec.name: getattr(config, spec.name) for spec in dataclasses.fields(config)}
     yield JsonlLogger(folder.metrics_path, resume_step)
     if options.tensorboard:
-        yield TensorBoardLogger(folder.path, resume_step)
+        yield TensorBoardLogger(folder.path, resume_step, settings)
     if options.wandb:
         yield WandbLogger(
             folder.path,
-            {spec.name: getattr(config, spec.name) for spec in dataclasses.fields(config)},
+            settings,
             f"{config.env}-{config.name}-{config.seed}",
             quiet=options.quiet,
         )

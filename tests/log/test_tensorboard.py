@@ -84,3 +84,35 @@ def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProxRLError, match="can't write TensorBoard events"):
         TensorBoardLogger(tmp_path / "file")
+
+
+def test_the_settings_of_a_run_are_on_the_hparams_page(tmp_path: Path) -> None:
+    """TensorBoard's own backend finds the run, its settings and its last return."""
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+    settings = {"learning_rate": 0.25, "compile": True, "target_kl": None, "hidden_sizes": (8, 8), "seed": 3}
+    logger = TensorBoardLogger(tmp_path / "run", None, settings)
+    logger.log(10, {"charts/episodic_return": 1.5})
+    logger.close()
+    runs = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    runs.Reload()
+    context = TBContext(data_provider=data_provider.MultiplexerDataProvider(runs, str(tmp_path)))
+    backend, request = backend_context.Context(context), RequestContext()
+    metadata = backend.hparams_metadata(request, "")
+    experiment = backend.experiment_from_metadata(
+        request, "", True, metadata, backend.hparams_from_data_provider(request, "", limit=None)
+    )
+    assert next(info.name.tag for info in experiment.metric_infos) == "charts/episodic_return"
+    asked = api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=9, allowed_statuses=[0], col_params=[{"metric": {"tag": "charts/episodic_return"}}]
+    )
+    listed = list_session_groups.Handler(request, backend, "", asked).run()
+    (group,) = listed.session_groups
+    shown = {name: value.WhichOneof("kind") and getattr(value, value.WhichOneof("kind")) for name, value in group.hparams.items()}
+    assert shown == {"learning_rate": 0.25, "compile": True, "target_kl": "off", "hidden_sizes": "(8, 8)", "seed": 3.0}
+    assert [(metric.name.tag, metric.value) for metric in group.metric_values if metric.value] == [
+        ("charts/episodic_return", 1.5)
+    ]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,18 @@ def test_the_command_prints_returns_with_published_ones_and_writes_a_chart(
     assert printed["scored_by"] == "training"
     assert printed["aggregates"]["mean"]["a"]["value"] == pytest.approx(0.75)
     assert {entry["implementation"] for entry in printed["tasks"][0]["published"]} == {"cleanrl/ppo", "openai-baselines/ppo2"}
+
+
+def test_bars_are_not_cut_off_at_the_edges_of_the_chart(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr("proxrl.report.compare.save_figure", lambda figure, out: figures.append(figure) or out)
+    comparison = compare([two])
+    chart(comparison, tmp_path / "chart.png")
+    panels = [*comparison.aggregates.values(), comparison.improvement]
+    for axes, estimates in zip(figures[0].axes, panels, strict=True):
+        left, right = axes.get_xlim()
+        assert left < min(estimate.low for estimate in estimates.values())
+        assert right > max(estimate.high for estimate in estimates.values())
 
 
 def test_a_single_name_is_scored_by_the_published_return(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from browser import browser, console_messages, needs_browser, prefer_color_schem
 from proxrl.cli import main
 from proxrl.errors import ProxRLError
 from proxrl.report.curves import band, read_curves
-from proxrl.report.page import embed_videos, write_report
+from proxrl.report.page import as_html, embed_videos, write_report
 from proxrl.report.page_data import page_data
 from proxrl.runs.evaluations import read_evaluations
 from proxrl.runs.folder import RunFolder
@@ -93,7 +93,10 @@ def tip_text(driver: Any) -> str:
 
 
 def axis(driver: Any) -> list[str]:
-    return list(driver.execute_script("return [...document.querySelectorAll('.x-tick')].map(t => t.textContent)"))
+    """Return the labels below the first chart."""
+    return list(
+        driver.execute_script("return [...document.querySelector('.plot').querySelectorAll('.x-tick')].map(t => t.textContent)")
+    )
 
 
 @needs_browser
@@ -203,6 +206,45 @@ def test_every_logged_metric_can_be_selected(driver: Any, reports: dict[str, Pat
 
 
 @needs_browser
+def test_key_metrics_are_small_charts_below_the_selected_one(driver: Any, reports: dict[str, Path]) -> None:
+    def titles(box: str) -> list[str]:
+        script = "return [...document.querySelectorAll(`#${arguments[0]} h3`)].map(h => h.firstChild.textContent.trim())"
+        return list(driver.execute_script(script, box))
+
+    show(driver, reports["one"])
+    assert titles("charts") == ["return"]
+    small = ["episodic length", "explained variance", "entropy", "approx kl", "clipfrac", "value loss", "SPS"]
+    assert titles("key-charts") == small
+    choose(driver, "metric", "losses/entropy")
+    assert titles("key-charts") == [name for name in small if name != "entropy"]
+    driver.execute_script("document.getElementById('key-metrics').click()")
+    assert titles("key-charts") == []
+    show(driver, reports["all"])  # several environments: only on request
+    assert titles("key-charts") == []
+    driver.execute_script("document.getElementById('key-metrics').click()")
+    assert len(titles("key-charts")) == 2 * len(small)
+    assert console_messages(driver) == []
+
+
+@needs_browser
+def test_a_running_run_shows_the_time_left(driver: Any, runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "seed1"
+    shutil.copytree(runs / "Pendulum-v1/ppo/seed1", run)
+    data = page_data([RunFolder(run)])
+    data["runs"][0] |= {"state": "running", "step": 1000, "planned_steps": 4000, "steps_per_second": 100.0}
+    page = tmp_path / "page.html"
+    page.write_text(as_html(data), encoding="utf-8")
+    show(driver, page)
+    text = driver.execute_script("return [document.querySelector('.numbers').innerText, runs.innerText]")
+    assert "time left\n30 s" in text[0]
+    assert "Time left" in text[1]
+    data["runs"][0]["state"] = "finished"
+    page.write_text(as_html(data), encoding="utf-8")
+    show(driver, page)
+    assert "left" not in driver.execute_script("return main.innerText").lower()
+
+
+@needs_browser
 def test_dark_and_light_colors(driver: Any, reports: dict[str, Path]) -> None:
     def colors() -> list[str]:
         style = (
@@ -225,6 +267,10 @@ def test_dark_and_light_colors(driver: Any, reports: dict[str, Path]) -> None:
 def test_a_narrow_page_does_not_scroll_sideways(driver: Any, reports: dict[str, Path], which: str) -> None:
     show(driver, reports[which], width=360)
     assert driver.execute_script("return [innerWidth, document.documentElement.scrollWidth]") == [360, 360]
+    # A table that is wider than the screen has a shadow at the edge, behind a cover that scrolls with the content.
+    runs_table = "document.getElementById('runs-table')"
+    assert driver.execute_script(f"return {runs_table}.scrollWidth > {runs_table}.clientWidth")
+    assert "local, local, scroll, scroll" in driver.execute_script(f"return getComputedStyle({runs_table}).backgroundAttachment")
     points = line_points(driver)
     assert 0 < points[:, 0].min() < points[:, 0].max() < 360
     driver.execute_script("document.querySelector('.plot').scrollIntoView({block: 'center'})")

@@ -274,7 +274,7 @@ def test_the_page_updates_automatically(runs: Path, tmp_path: Path) -> None:
         shutil.copytree(run.path, runs / "CartPole-v1/other/seed1")
         config_path = runs / "CartPole-v1/other/seed1/config.toml"
         config_path.write_text(config_path.read_text().replace('name = "ppo"', 'name = "other"'))
-        until("document.querySelectorAll('.line').length === 2")
+        until("document.querySelectorAll('#charts .line').length === 2")
         assert driver.execute_script("return [window.same, document.getElementById('filter').value]") == [True, "gamma"]
         assert console_messages(driver) == []
         assert requested_hosts(driver) <= {"http:127.0.0.1", "data:"}

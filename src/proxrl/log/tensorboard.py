@@ -8,7 +8,9 @@ import contextlib
 import os
 import platform
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from proxrl.common.files import one_line_errors
 from proxrl.errors import ProxRLError
@@ -17,13 +19,17 @@ from proxrl.errors import ProxRLError
 WRITE_SECONDS = 2.0
 
 
+# The columns of TensorBoard's HParams page, next to the settings. Other metrics would make the table too wide.
+COMPARED = ("charts/episodic_return", "charts/success_rate", "eval/episodic_return", "eval/success_rate", "charts/SPS")
+
+
 class TensorBoardLogger:
-    """Writes one event with all scalars per call.
+    """Writes one event with all scalars per call, and at the start the `settings` of the run, for TensorBoard's HParams page.
 
     After a resume at `resume_step`, TensorBoard hides the points of earlier sessions beyond it; None hides all of them.
     """
 
-    def __init__(self, folder: Path, resume_step: int | None = None) -> None:
+    def __init__(self, folder: Path, resume_step: int | None = None, settings: Mapping[str, Any] | None = None) -> None:
         # Imported here, so that only runs that log to TensorBoard wait for it.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -40,7 +46,8 @@ class TensorBoardLogger:
             Event(wall_time=time.time(), file_version="brain.Event:2"),
             Event(wall_time=time.time(), step=first_step, session_log=SessionLog(status=SessionLog.START)),
         )
-        self._pending = [event.SerializeToString() for event in opening]
+        summaries = (Event(wall_time=time.time(), summary=summary) for summary in _hyperparameters(folder, settings or {}))
+        self._pending = [event.SerializeToString() for event in (*opening, *summaries)]
         self._write()
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -75,3 +82,32 @@ class TensorBoardLogger:
             for event in events:
                 self._writer.write(event)
             self._writer.flush()
+
+
+def _hyperparameters(folder: Path, settings: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the summaries from which TensorBoard's HParams page makes a row for this run."""
+    if not settings:
+        return
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in COMPARED]
+    start = plugin_data_pb2.SessionStartInfo(group_name=str(folder), start_time_secs=time.time())
+    names = []
+    for name, value in settings.items():
+        cell = start.hparams[name]
+        # bool before int: True is also an int.
+        if isinstance(value, bool):
+            cell.bool_value, kind = value, api_pb2.DATA_TYPE_BOOL
+        elif isinstance(value, int | float):
+            cell.number_value, kind = value, api_pb2.DATA_TYPE_FLOAT64
+        else:
+            cell.string_value, kind = "off" if value is None else str(value), api_pb2.DATA_TYPE_STRING
+        names.append(api_pb2.HParamInfo(name=name, type=kind))
+    experiment = api_pb2.Experiment(hparam_infos=names, metric_infos=metrics)
+    for tag, content in (
+        (metadata.EXPERIMENT_TAG, {"experiment": experiment}),
+        (metadata.SESSION_START_INFO_TAG, {"session_start_info": start}),
+    ):
+        data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **content)
+        yield Summary(value=[Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(data))])

@@ -235,7 +235,9 @@ def chart(comparison: Comparison, out: Path) -> Path:
         axes.set_ylim(len(estimates) - 0.4, -0.6)
         axes.set_title(title, fontsize=10)
         axes.grid(axis="x", alpha=0.3)
-        axes.margins(x=0.08)  # otherwise a mark at the edge is cut in half
+        # Bars keep the axis from extending beyond their left end, and a mark there would be cut in half.
+        axes.use_sticky_edges = False
+        axes.margins(x=0.08)
         if title == "probability of improvement":
             axes.set_xlim(-0.04, 1.04)
             axes.axvline(0.5, color="gray", linewidth=1, linestyle=":")

@@ -8,10 +8,15 @@ const RUNS_AT_ONCE = 20;
 const MANY_CARDS = 6;
 const RETURN = "charts/episodic_return";
 const ALL_METRICS = "*";
+// In small charts below the selected metric, as far as they are logged.
+const KEY_METRICS = [
+  "charts/success_rate", "charts/episodic_length", "losses/explained_variance", "losses/entropy", "losses/approx_kl",
+  "losses/clipfrac", "losses/value_loss", "charts/SPS",
+];
 
 const find = (id) => document.getElementById(id);
 const embedded = find("data");
-const state = { data: null, details: new Map(), charts: new Map(), hidden: new Set(), labels: [], shown: {} };
+const state = { data: null, details: new Map(), charts: {}, hidden: new Set(), labels: [], shown: {} };
 
 /** Replaces the content of an element if `key` has changed, so that selections and videos survive. Returns whether it did. */
 function fill(id, key, make) {
@@ -53,7 +58,10 @@ function render() {
   const drawn = JSON.stringify(versions);
   if (state.drawn !== drawn) {
     // Running seeds are rarely at the same step, and their mean ends with the shortest, so each seed is shown as well.
-    if (state.drawn === undefined) find("seeds").checked = runs.some((run) => run.state === "running");
+    if (state.drawn === undefined) {
+      find("seeds").checked = runs.some((run) => run.state === "running");
+      find("key-metrics").checked = groupsOf(runs).size === 1; // with several environments there would be too many
+    }
     state.drawn = drawn;
     renderCharts();
   }
@@ -86,31 +94,40 @@ function renderMetrics(runs) {
 function renderCharts() {
   const chosen = find("metric").value || RETURN, by = document.querySelector("input[name=by]:checked").value;
   const smoothing = Number(find("smoothing").value), seeds = find("seeds").checked, groups = groupsOf(state.data.runs);
+  const all = chosen === ALL_METRICS, options = { by, smoothing, seeds, hidden: state.hidden, confidence: state.data.confidence };
   find("smoothing-value").textContent = smoothing ? `${(smoothing * 100).toFixed(1)}%` : "none";
   find("seeds-control").hidden = !hasSeeds(groups);
-  const metrics = chosen === ALL_METRICS ? state.metrics : [chosen], wanted = new Map();
+  find("key-metrics-control").hidden = all;
+  const keys = all || !find("key-metrics").checked ? [] : KEY_METRICS.filter((metric) => metric !== chosen);
+  const shown = showCharts("charts", groups, all ? state.metrics : [chosen], all, options);
+  find("charts").className = `charts ${all ? "small" : shown > 1 ? "several" : ""}`;
+  showCharts("key-charts", groups, keys, true, options);
+  find("curves-note").textContent = curvesNote();
+}
+
+/** Shows a chart for each environment and metric in an element, and returns how many they are. Small charts need data. */
+function showCharts(id, groups, metrics, small, options) {
+  const { by } = options, before = state.charts[id] || new Map(), wanted = new Map();
   for (const [env, names] of groups) {
     for (const metric of metrics) {
-      const small = metrics.length > 1, key = JSON.stringify([env, small ? metric : ""]);
+      const key = JSON.stringify([env, small ? metric : ""]);
       const lines = [...names].map(([label, runs]) => ({
         label, color: colorOf(state.labels, label), key: [metric, by, runs.map((run) => run.version)],
         curves: runs.map((run) => curveOf(run, metric, by)).filter((curve) => curve.x.length),
       }));
       if (small && !lines.some((line) => line.curves.length)) continue;
-      const chart = state.charts.get(key) || new Chart(small, toggle);
+      const chart = before.get(key) || new Chart(small, toggle);
       const title = groups.size > 1 ? `${env} · ${readable(metric)}` : readable(metric);
       chart.title(title, by === "step" ? "over steps" : "over time");
       wanted.set(key, chart);
-      chart.latest = [lines, { by, smoothing, seeds, hidden: state.hidden, confidence: state.data.confidence }];
+      chart.latest = [lines, options];
     }
   }
-  const same = wanted.size === state.charts.size && [...wanted.keys()].every((key) => state.charts.has(key));
-  state.charts = wanted;
-  const box = find("charts");
-  if (!same) box.replaceChildren(...[...wanted.values()].map((chart) => chart.root));
-  box.className = `charts ${metrics.length > 1 ? "small" : wanted.size > 1 ? "several" : ""}`;
+  const same = wanted.size === before.size && [...wanted].every(([key, chart]) => before.get(key) === chart);
+  state.charts[id] = wanted;
+  if (!same) find(id).replaceChildren(...[...wanted.values()].map((chart) => chart.root));
   for (const chart of wanted.values()) chart.show(...chart.latest);
-  find("curves-note").textContent = curvesNote();
+  return wanted.size;
 }
 
 function hasSeeds(groups) {

@@ -90,6 +90,7 @@ function overviewCards(runs) {
         ["steps", stepsText(steps / members.length, planned / members.length), `agent steps${each}`],
         ["time", formatTime(meanOf(members.map((run) => run.seconds))), `spent training${each}`],
         ["steps/s", formatNumber(meanOf(members.map((run) => run.steps_per_second)), 3), `of the last session${each}`],
+        ...leftPairs(members),
       ]) {
         const pair = element("div", { title: note });
         pair.append(element("dt", {}, name), element("dd", {}, value));
@@ -102,14 +103,27 @@ function overviewCards(runs) {
   return cards;
 }
 
+/** Returns the seconds that a running run still needs at its present speed, or null. */
+function secondsLeft(run) {
+  const steps = run.planned_steps - run.step;
+  return run.state === "running" && run.planned_steps && run.steps_per_second ? Math.max(0, steps / run.steps_per_second) : null;
+}
+
+/** Returns the time until the last of the running runs is done, as an entry of a card; nothing if none is running. */
+function leftPairs(runs) {
+  const left = numbersIn(runs.map(secondsLeft));
+  return left.length ? [["time left", formatTime(Math.max(...left)), "until all of these runs are done, at their present speed"]] : [];
+}
+
 function runsTable(runs, age) {
+  const running = runs.some((run) => secondsLeft(run) !== null);
   const rows = runs.map((run) => [
     run.env, run.label, String(run.seed ?? "–"), badge(run.state), run.step.toLocaleString("en"),
     formatNumber(run.mean_return), formatNumber(run.best_return), formatNumber(run.steps_per_second, 3), formatTime(run.seconds),
-    age(run),
+    ...(running ? [formatTime(secondsLeft(run))] : []), age(run),
   ]);
-  const headings = ["Environment", "Name", "Seed", "State", "Step", "Return", "Best", "Steps/s", "Time", "Last change"];
-  return table(headings, rows, [2, 4, 5, 6, 7, 8]);
+  const headings = ["Environment", "Name", "Seed", "State", "Step", "Return", "Best", "Steps/s", "Time"];
+  return table([...headings, ...(running ? ["Time left"] : []), "Last change"], rows, [2, 4, 5, 6, 7, 8, ...(running ? [9] : [])]);
 }
 
 /** Draws a dot for each episode. All strips of an environment have the same scale. */
