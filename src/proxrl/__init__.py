@@ -9,7 +9,6 @@ scores = proxrl.evaluate(result.path, episodes=20)
 """
 
 import os
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from proxrl.config import Config
@@ -25,13 +24,14 @@ if TYPE_CHECKING:
     from proxrl.runs.evaluations import Scores
     from proxrl.tuning.run import Tuned, tune
 
+    __version__: str
+
 # The threads of GNU OpenMP, which torch uses on Linux, spin for milliseconds while they wait for each other. On cores with other
 # work they take the time of the very thread they wait for, and a run slows down by up to ten times (docs/performance.md). Here
 # they are made to sleep sooner. OpenMP reads this when torch is first imported, so import proxrl before torch.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
     os.environ["GOMP_SPINCOUNT"] = "30000"
 
-__version__ = metadata.version("proxrl")
 __all__ = [
     "Agent",
     "Callback",
@@ -68,6 +68,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that `proxrl --help` and worker processes do not wait for torch."""
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("proxrl")
     if name not in _HOMES:
         raise AttributeError(f"module 'proxrl' has no attribute {name!r}")
     from importlib import import_module

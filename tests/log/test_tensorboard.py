@@ -10,6 +10,7 @@ import pytest
 
 from disks import file_size_limit
 from proxrl.errors import ProxRLError
+from proxrl.log.records import checksum
 from proxrl.log.tensorboard import TensorBoardLogger
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -116,3 +117,10 @@ def test_the_settings_of_a_run_are_on_the_hparams_page(tmp_path: Path) -> None:
     assert [(metric.name.tag, metric.value) for metric in group.metric_values if metric.value] == [
         ("charts/episodic_return", 1.5)
     ]
+
+
+def test_checksums_are_those_of_tensorboard() -> None:
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    for data in (b"", b"123456789", bytes(range(256)) * 3):
+        assert checksum(data) == masked_crc32c(data)

@@ -14,8 +14,8 @@ from gymnasium.utils.env_checker import data_equivalence
 from numpy.typing import NDArray
 
 from proxrl.check.findings import CheckReport
-from proxrl.check.leaves import describe_structure, describe_value, leaves_of
 from proxrl.check.masked_play import Masks
+from proxrl.envs.leaves import describe_structure, describe_value, leaves_of
 from proxrl.envs.masks import flatten_mask
 from proxrl.errors import one_line
 

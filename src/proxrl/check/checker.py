@@ -21,11 +21,11 @@ from gymnasium.utils.env_checker import data_equivalence
 from proxrl.check.checked_env import CheckedEnv, StopCheck, Transition
 from proxrl.check.episodes import ObservationRows, PlayedEpisode, check_endings, check_observations, check_rewards
 from proxrl.check.findings import COVERED_BY, LEVELS, CheckReport
-from proxrl.check.leaves import index_text, named_leaves
 from proxrl.check.masked_play import ReplaceForbidden
 from proxrl.config import Config
 from proxrl.config.presets import load_preset
 from proxrl.envs.gymnasium import make_env
+from proxrl.envs.leaves import index_text, named_leaves
 from proxrl.envs.registry import EnvName, check_env, choose_vector
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError, one_line

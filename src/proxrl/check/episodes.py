@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from proxrl.check.checked_env import Transition
 from proxrl.check.findings import CheckReport
-from proxrl.check.leaves import index_text, leaves_of, named_leaves
+from proxrl.envs.leaves import index_text, leaves_of, named_leaves
 
 LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and learning rates assume
 MAX_ROWS, MAX_LEAF_SIZE = 5000, 1024  # observations recorded; larger leaves are images, whose scale is known

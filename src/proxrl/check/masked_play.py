@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from proxrl.check.leaves import describe_structure, index_text, named_leaves
 from proxrl.common.tree import tree_map
+from proxrl.envs.leaves import describe_structure, index_text, named_leaves
 from proxrl.envs.masks import MASK, Bits, flatten_mask, group_sizes, total_choices
 from proxrl.envs.spaces import choices, space_tree
 

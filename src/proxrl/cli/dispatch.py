@@ -1,6 +1,8 @@
 """Select the command, run it, and turn errors into one line and an exit code. Each command is in the file of its name."""
 
+import atexit
 import difflib
+import gc
 import importlib
 import io
 import itertools
@@ -10,7 +12,6 @@ import traceback
 from collections.abc import Sequence
 from types import ModuleType
 
-from proxrl import __version__
 from proxrl.cli.parser import Parser
 from proxrl.errors import ProxRLError
 from proxrl.world.launcher import launched, should_report
@@ -70,6 +71,8 @@ def overview() -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0 done, 1 unexpected error, 2 bad input, 128 + n stopped by signal n."""
+    if words is None:  # this process has nothing to do after the command
+        atexit.register(gc.freeze)
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     for stream in (sys.stdout, sys.stderr):
@@ -113,6 +116,8 @@ def dispatch(words: Sequence[str]) -> int:
         print(overview())
         return 0
     if name == "--version":
+        from proxrl import __version__
+
         print(f"proxrl {__version__}")
         return 0
     if name not in command_names():

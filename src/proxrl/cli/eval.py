@@ -5,6 +5,7 @@ from typing import Any
 
 from proxrl.cli.arguments import add_player
 from proxrl.cli.parser import Parser
+from proxrl.common.imports import without_garbage_collection
 
 DESCRIPTION = """\
 Play deterministic and stochastic episodes with a trained policy, and print the return of each kind.
@@ -22,7 +23,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    from proxrl.look.evaluation import evaluate_and_save
+    with without_garbage_collection():
+        from proxrl.look.evaluation import evaluate_and_save
 
     scores = evaluate_and_save(
         options["run"],

@@ -5,6 +5,7 @@ from typing import Any
 
 from proxrl.cli.arguments import add_checkpoint
 from proxrl.cli.parser import Parser
+from proxrl.common.imports import without_garbage_collection
 
 DESCRIPTION = """\
 Write the policy of a run to one file that runs without ProxRL: it takes the environment's
@@ -32,7 +33,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    from proxrl.export.exporter import export_policy
+    with without_garbage_collection():
+        from proxrl.export.exporter import export_policy
 
     options.pop("debug")
     exported = export_policy(**options)

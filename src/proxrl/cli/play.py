@@ -4,6 +4,7 @@ from typing import Any
 
 from proxrl.cli.arguments import add_viewer
 from proxrl.cli.parser import Parser
+from proxrl.common.imports import without_garbage_collection
 
 DESCRIPTION = """\
 Show a trained policy in a window. Esc, Q or closing the window ends it. Without a display, use
@@ -20,7 +21,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    from proxrl.look.window import play
+    with without_garbage_collection():
+        from proxrl.look.window import play
 
     options.pop("debug")
     for number, episode in enumerate(play(**options), start=1):

@@ -5,6 +5,7 @@ from typing import Any
 
 from proxrl.cli.arguments import add_viewer
 from proxrl.cli.parser import Parser
+from proxrl.common.imports import without_garbage_collection
 
 DESCRIPTION = """\
 Record episodes of a trained policy as a video, in videos/ of the run folder or to --out. No display
@@ -26,7 +27,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    from proxrl.look.recording import RecordingProgress, record
+    with without_garbage_collection():
+        from proxrl.look.recording import RecordingProgress, record
 
     options.pop("debug")
     with RecordingProgress(options["episodes"], options["max_steps"]) as progress:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxrl.cli.arguments import add_runs_dir
 from proxrl.cli.parser import Parser
+from proxrl.common.imports import without_garbage_collection
 from proxrl.config import Config
 from proxrl.config.flags import add_settings
 from proxrl.errors import ProxRLError
@@ -68,8 +69,9 @@ def run(options: dict[str, Any]) -> int:
             print_config(resolved.config, resolved.sources)
         return 0
     # Imported here so that help, --print-config and mistyped flags answer at once, without waiting for torch.
-    from proxrl.launch import RunOptions
-    from proxrl.launch import run as run_training
+    with without_garbage_collection():
+        from proxrl.launch import RunOptions
+        from proxrl.launch import run as run_training
 
     result = run_training(env, resolved.config, RunOptions(**run_options))
     return 128 + result.signal if result.signal and not result.finished else 0

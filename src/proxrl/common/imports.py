@@ -1,8 +1,11 @@
 """Importing objects by name, `module:attribute`, from installed packages or the current folder."""
 
+import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from proxrl.errors import ProxRLError, one_line
@@ -36,3 +39,19 @@ def name_of(function: Any) -> str:
     if found is not function:
         raise ProxRLError(f"{text} can't be imported by that name; define it at the top of a module")
     return text
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Import large libraries without garbage collection, which would look at their objects again and again.
+
+    They live as long as the process, so it does not look at them afterwards either.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

@@ -79,7 +79,9 @@ def arithmetic(config: Config, policy: Policy | None = None, world: World | None
     torch.set_num_threads(config.threads or 1 if policy is None else choose_threads(policy, config, world))
     if policy is not None and not is_small(policy, config):
         keep_freed_memory()
-    if config.torch_deterministic:
+    # Not called without need: torch imports its compiler for it, which takes seconds.
+    changes_determinism = config.torch_deterministic and not deterministic
+    if changes_determinism:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products need it
         torch.use_deterministic_algorithms(True)
     try:
@@ -87,7 +89,8 @@ def arithmetic(config: Config, policy: Policy | None = None, world: World | None
             yield
     finally:
         torch.set_num_threads(before)
-        torch.use_deterministic_algorithms(deterministic)
+        if changes_determinism:
+            torch.use_deterministic_algorithms(False)
 
 
 def cpu_has_bfloat16() -> bool:

@@ -1,4 +1,4 @@
-"""TensorBoard events, written with TensorBoard's own record writer and messages.
+"""TensorBoard events, made of TensorBoard's own messages.
 
 TensorBoard's EventFileWriter is not used. It starts a thread, which prints a traceback when the disk is full and does not survive
 a fork, and it imports all of TensorFlow if that is installed.
@@ -14,6 +14,7 @@ from typing import Any
 
 from proxrl.common.files import one_line_errors
 from proxrl.errors import ProxRLError
+from proxrl.log.records import write_record
 
 # Most of the time goes into a record's checksum. Writing records in batches takes a third of the time of writing each at once.
 WRITE_SECONDS = 2.0
@@ -32,14 +33,13 @@ class TensorBoardLogger:
     def __init__(self, folder: Path, resume_step: int | None = None, settings: Mapping[str, Any] | None = None) -> None:
         # Imported here, so that only runs that log to TensorBoard wait for it.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._folder, self._event = folder, Event
         # TensorBoard reads files in the order of their names; the fraction sorts sessions that start within one second.
         path = folder / f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
         with one_line_errors("write TensorBoard events to", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._writer = RecordWriter(open(path, "xb"))
+            self._file = open(path, "xb")
         # A session start makes TensorBoard discard the points at or after its step.
         first_step = 0 if resume_step is None else resume_step + 1
         opening = (
@@ -73,23 +73,24 @@ class TensorBoardLogger:
         with contextlib.suppress(ProxRLError):
             self._write()
         with contextlib.suppress(OSError):
-            self._writer.close()
+            self._file.close()
 
     def _write(self) -> None:
         events, self._pending = self._pending, []
         self._written_at = time.monotonic()
         with one_line_errors("write TensorBoard events to", self._folder):
             for event in events:
-                self._writer.write(event)
-            self._writer.flush()
+                write_record(self._file, event)
+            self._file.flush()
 
 
 def _hyperparameters(folder: Path, settings: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the summaries from which TensorBoard's HParams page makes a row for this run."""
     if not settings:
         return
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+    # The plugin has constants and functions for the values below, but importing them imports most of TensorBoard.
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
     metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in COMPARED]
     start = plugin_data_pb2.SessionStartInfo(group_name=str(folder), start_time_secs=time.time())
@@ -106,8 +107,9 @@ def _hyperparameters(folder: Path, settings: Mapping[str, Any]) -> Iterator[Any]
         names.append(api_pb2.HParamInfo(name=name, type=kind))
     experiment = api_pb2.Experiment(hparam_infos=names, metric_infos=metrics)
     for tag, content in (
-        (metadata.EXPERIMENT_TAG, {"experiment": experiment}),
-        (metadata.SESSION_START_INFO_TAG, {"session_start_info": start}),
+        ("_hparams_/experiment", {"experiment": experiment}),
+        ("_hparams_/session_start_info", {"session_start_info": start}),
     ):
-        data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **content)
-        yield Summary(value=[Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(data))])
+        data = plugin_data_pb2.HParamsPluginData(version=0, **content).SerializeToString()
+        plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data)
+        yield Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))])

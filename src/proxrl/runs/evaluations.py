@@ -1,11 +1,10 @@
 """Returns of evaluation episodes, and `evaluations.json`, the file of a run that stores them."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.runs.folder import RunFolder
@@ -22,17 +21,17 @@ class Scores:
     @property
     def mean(self) -> float:
         """Mean return."""
-        return float(np.mean(self.returns))
+        return mean_of(self.returns)
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the returns."""
-        return float(np.std(self.returns))
+        return math.sqrt(mean_of([(value - self.mean) ** 2 for value in self.returns]))
 
     @property
     def success_rate(self) -> float | None:
         """Share of successes; None if no environment told (see `Episode.success`)."""
-        return float(np.mean(self.successes)) if self.successes else None
+        return mean_of(self.successes) if self.successes else None
 
     def summary(self) -> dict[str, Any]:
         """Return statistics and returns, as JSON can store them."""
@@ -41,11 +40,16 @@ class Scores:
             "std": self.deviation,
             "min": min(self.returns),
             "max": max(self.returns),
-            "mean_length": float(np.mean(self.lengths)),
+            "mean_length": mean_of(self.lengths),
             "success_rate": self.success_rate,
             "episodes": len(self.returns),
             "returns": list(self.returns),
         }
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean. Listing runs does not wait for NumPy to be imported."""
+    return sum(values) / len(values)
 
 
 def save_evaluation(folder: RunFolder, checkpoint: str, step: int, seed: int, scores: Mapping[str, Mapping[str, Any]]) -> None:

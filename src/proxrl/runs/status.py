@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
-from proxrl.runs.evaluations import current_evaluation, read_evaluations
+from proxrl.runs.evaluations import current_evaluation, mean_of, read_evaluations
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN, read_lines
 
@@ -64,7 +62,7 @@ def summarize(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = Non
         if entries:  # the status is written every few seconds, the metrics in every iteration
             step = max(step or 0, entries[-1]["step"])
         if returns and "mean_return" not in status:
-            mean, best = float(np.mean(returns[-LAST_LINES:])), max(returns)
+            mean, best = mean_of(returns[-LAST_LINES:]), max(returns)
     planned = _number(status.get("planned_steps"))
     return Summary(
         folder=folder,
