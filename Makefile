@@ -24,12 +24,16 @@ test: $(VENV)/.dev system
 test-all: $(VENV)/.dev system
 	$(BIN)/pytest
 
-# What tests want from the system: Qt 5 for EnvPool's Procgen, a browser for pages, a virtual screen for windows, and OpenGL in
-# software for MuJoCo's pictures. Where it can't be installed, those tests are skipped and say so.
+# What tests want from the system: Qt 5 for EnvPool's Procgen, a browser for pages, a virtual screen for windows, OpenGL in
+# software for MuJoCo's pictures, and ONNX Runtime's headers for the example in C++. Where it can't be installed, those tests are
+# skipped and say so.
 system:
 	@{ ldconfig -p 2>/dev/null | grep -q libQt5Gui.so.5 && ldconfig -p | grep -q libOSMesa.so && command -v chromedriver && command -v Xvfb; } \
 		>/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
 		&& { $(APT) || { apt-get update -qq && $(APT); }; } >/dev/null 2>&1; } || true
+	@# Debian 12 does not have this one, so it is installed by itself.
+	@[ -d /usr/include/onnxruntime ] || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
+		&& apt-get install -y -qq --no-install-recommends g++ libonnxruntime-dev >/dev/null 2>&1; } || true
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

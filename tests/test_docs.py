@@ -33,7 +33,9 @@ def test_all_code_and_tests_in_details_exist() -> None:
 OTHERS = {"--constraint", "--nproc-per-node", "--nnodes", "--max-restarts", "--local-addr", "--kill-on-bad-exit", "--mpi"}
 OTHERS |= {"--rdzv-backend", "--rdzv-id", "--rdzv-endpoint", "--rdzv-conf", "--bind-to", "--oversubscribe", "--hostfile"}
 OTHERS |= {"--prtemca", "--nodes", "--ntasks", "--ntasks-per-node", "--cpus-per-task"}
-OTHERS |= {"--vf-coef"}  # of another library, in an example
+# Of other libraries, in examples.
+OTHERS |= {"--vf-coef", "--ent-coef", "--env-id", "--total-timesteps", "--num-steps", "--update-epochs", "--track", "--file"}
+OTHERS |= {"--train"}
 
 
 def test_details_are_listed_by_number() -> None:
