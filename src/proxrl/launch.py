@@ -27,6 +27,7 @@ from proxrl.config.resolve import EnvLike, resolve
 from proxrl.config.settings import Settings, check_keywords, with_settings
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
+from proxrl.envs.given import EnvSource, resume_notes, second_maker
 from proxrl.errors import CollectiveError, ProxRLError, describe
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
@@ -34,7 +35,7 @@ from proxrl.log.jsonl import JsonlLogger
 from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
-from proxrl.look.evaluation import equal_quota, run_episodes
+from proxrl.look.evaluation import divided, equal_quota, run_episodes
 from proxrl.policy.image_encoders import image_assumptions
 from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
@@ -74,7 +75,7 @@ class RunOptions:
 
 @with_settings
 def train(
-    env: EnvLike | Config | None = None,
+    env: EnvSource | Config | None = None,
     *,
     preset: str | None = None,
     runs_dir: str | Path = "runs",
@@ -90,12 +91,12 @@ def train(
 ) -> Result:
     """Train PPO on an environment, or resume the run that the same arguments began.
 
-    `env` is a Gymnasium id, an EnvPool id, `module:callable`, or a callable that makes one environment. `settings` are fields of
-    `Config`. A callable is identified by its name, so give each lambda a `name` or `seed` of its own, or they share a run folder.
-    `config` is a file such as the config.toml of a run, which repeats that run, or a `Config`, which may also be given as the
-    only argument. A `Config` has all settings, so no preset is used; keywords override it. Callbacks and loggers given as objects
-    are not recorded. Started by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on every rank,
-    loggers on rank 0.
+    `env` is a Gymnasium id, an EnvPool id, `module:callable`, a callable that makes one environment or a `VectorEnv`, or an
+    instance of either (docs/environments.md says what instances can't do). `settings` are fields of `Config`. A callable is
+    identified by its name, so give each lambda a `name` or `seed` of its own, or they share a run folder. `config` is a file such
+    as the config.toml of a run, which repeats that run, or a `Config`, which may also be given as the only argument. A `Config`
+    has all settings, so no preset is used; keywords override it. Callbacks and loggers given as objects are not recorded. Started
+    by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on every rank, loggers on rank 0.
 
     Ctrl-C saves the run, and is then raised as usual, so that it also ends a loop over seeds; in an interactive session (a Python
     prompt, IPython, a notebook) the result of the unfinished run is returned instead.
@@ -107,7 +108,7 @@ def train(
         env, config = None, env
     file = Path(config) if isinstance(config, str) else config
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
-    resolved = resolve(env, settings, preset, earlier, file, envs_per_rank).config
+    resolved = resolve(env, settings, preset, earlier, file, envs_per_rank, look=True)
     options = RunOptions(
         runs_dir=Path(runs_dir),
         clobber=clobber,
@@ -119,11 +120,11 @@ def train(
         loggers=loggers,
     )
     try:
-        result = run(resolved.env if env is None else env, resolved, options)
+        result = run(resolved.env, resolved.config, options)
     except CollectiveError:
         raise  # on all ranks, so that a program may catch it and go on with the next run
     except ProxRLError as error:
-        if resolved.world != "solo" and not should_report(error):
+        if resolved.config.world != "solo" and not should_report(error):
             raise SystemExit(2) from None
         raise
     if result.signal is not None and not result.finished and not (result.signal == signal.SIGINT and is_interactive()):
@@ -146,12 +147,13 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         saved, loggers = on_all_ranks(world, lambda: open_folder(stack, folder, parts, options), options.debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
         display = open_display(stack, config, options, world, saved)
-        evaluate = stack.enter_context(evaluator(env, parts))
+        evaluate = stack.enter_context(evaluator(second_maker(env), parts))
         observers = Observers(loggers, display, evaluate, callbacks, capture)
         session = Session(config, world, trainee(parts), folder, observers, saved)
         message = "" if options.quiet else "stopping after this iteration"
         signals = stack.enter_context(stopping_signals(message, session.request_stop, several_ranks=world.size > 1))
-        display.start("\n".join([opening(config, folder.path, session.step, world), *image_assumptions(parts.policy)]))
+        notes = [*image_assumptions(parts.policy), *resume_notes(env, session.step)]
+        display.start("\n".join([opening(config, folder.path, session.step, world), *notes]))
         train_and_save(parts, session)
         result = conclude(session, signals)
         display.finish(closing(result, config))
@@ -167,7 +169,7 @@ def build_all(
     parts = build(config, env, world)
     stack.callback(parts.environments.close)
     callbacks = plugins("callback", config.callback, config.callback_kwargs)
-    capture = stack.enter_context(capturer(env, parts))
+    capture = stack.enter_context(capturer(second_maker(env), parts))
     return parts, [*check_methods("callbacks", options.callbacks, CALLBACK), *callbacks], capture
 
 
@@ -372,10 +374,11 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
     def evaluate(step: int) -> Scores:
         if not kept and mine:
             kept.append(build_environments(config, env, len(mine), mine.start, world))
-        seed, quota = integer_seed(config.seed, Purpose.EVALUATION, step), config.eval_episodes // num_envs
+        seed = integer_seed(config.seed, Purpose.EVALUATION, step)
+        episodes = len(mine) * config.eval_episodes // num_envs
         played = [
-            run_episodes(environments, parts.compute, parts.policy, quota, seed, deterministic=True, first_env=mine.start)
-            for environments in kept
+            run_episodes(pool, parts.compute, parts.policy, divided(episodes, pool.num_envs), seed, True, first_env=mine.start)
+            for pool in kept
         ]
         scores = [score for rank_scores in world.gather(played) for score in rank_scores]
         columns = zip(*((score.returns, score.lengths, score.successes) for score in scores), strict=True)

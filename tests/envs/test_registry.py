@@ -190,7 +190,7 @@ def test_vector_overrides_the_choice() -> None:
     ("env", "vector", "words"),
     [
         ("HalfCheetah-v5", "native", "no vectorized class for HalfCheetah-v5; use --vector inprocess"),
-        (Counter, "native", "no vectorized class for Counter; use --vector inprocess"),
+        (Counter, "native", "Counter returned Counter, but --vector native needs.*use --vector inprocess"),
         ("sample_envs:Counter", "envpool", "EnvPool can't run custom environments; use --vector inprocess"),
         ("CheetahRun-v1", "inprocess", "CheetahRun-v1 exists only in EnvPool; use --vector envpool"),
         ("phys2d/Pendulum-v1", "envpool", "unknown environment 'phys2d/Pendulum-v1'"),

@@ -39,8 +39,8 @@ def run(options: dict[str, Any]) -> int:
     seconds, as_json, _ = (options.pop(name) for name in ("seconds", "json", "debug"))
     if seconds <= 0:
         raise ProxRLError(f"--seconds is {seconds:g}, but must be greater than 0")
-    env, resolved = resolve_settings(options, None)
-    speed = bench(resolved.config, seconds, env)
+    resolved = resolve_settings(options, None)
+    speed = bench(resolved.config, seconds, resolved.env)
     if launched().rank == 0 or resolved.config.world == "solo":
         print(json.dumps(asdict(speed) | {"rest": speed.rest}) if as_json else as_text(resolved.config, speed))
     return 0

@@ -63,22 +63,26 @@ def add_run_settings(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     names = ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")
     run_options, show_config = {name: options.pop(name) for name in names}, options.pop("print_config")
-    env, resolved = resolve_settings(options, None if run_options["clobber"] else run_options["runs_dir"])
+    resolved = resolve_settings(options, None if run_options["clobber"] else run_options["runs_dir"])
     if show_config:
+        from proxrl.envs.given import FirstMade
+
         if launched().rank == 0 or resolved.config.world == "solo":
             print_config(resolved.config, resolved.sources)
+        if isinstance(resolved.env, FirstMade):
+            resolved.env.close()  # the environment that was made to find out whether it is vectorized
         return 0
     # Imported here so that help, --print-config and mistyped flags answer at once, without waiting for torch.
     with without_garbage_collection():
         from proxrl.launch import RunOptions
         from proxrl.launch import run as run_training
 
-    result = run_training(env, resolved.config, RunOptions(**run_options))
+    result = run_training(resolved.env, resolved.config, RunOptions(**run_options))
     return 128 + result.signal if result.signal and not result.finished else 0
 
 
-def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "tuple[str, Resolved]":
-    """Return the environment and the complete settings, from the arguments of `add_run_settings`.
+def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "Resolved":
+    """Return the complete settings, from the arguments of `add_run_settings`.
 
     `resume_from` is the folder of runs in which an earlier run would be resumed.
     """
@@ -90,8 +94,7 @@ def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "tupl
     if len(envs) > 1:
         raise ProxRLError(f"the environment is given twice, as {envs[0]} and by --env {envs[1]}; give it once")
     earlier = functools.partial(earlier_config, resume_from) if resume_from else None
-    resolved = resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank)
-    return envs[0] if envs else resolved.config.env, resolved
+    return resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank, look=True)
 
 
 def print_config(config: Config, sources: dict[str, str]) -> None:

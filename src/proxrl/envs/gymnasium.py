@@ -58,7 +58,8 @@ def make_env(
     except Exception as error:
         raise ProxRLError(f"can't make {name}: {one_line(error)}{env_kwargs_hint(kwargs)}") from error
     if not isinstance(made, gymnasium.Env):
-        raise ProxRLError(f"{name} returned {type(made).__name__}, but must return a gymnasium.Env")
+        hint = "; for a VectorEnv, use --vector native" if isinstance(made, VectorEnv) else ""
+        raise ProxRLError(f"{name} returned {type(made).__name__}, but must return a gymnasium.Env{hint}")
     return with_mask(made, action_mask)
 
 

@@ -22,7 +22,9 @@ from proxrl.envs.atari import (
     rom_of,
 )
 from proxrl.envs.envpool import DM_CONTROL, EnvPoolEnvs, envpool_installed, task_name, task_packages
+from proxrl.envs.given import GivenEnv
 from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env, make_native
+from proxrl.envs.vector import make_vectorized
 from proxrl.envs.workers import WorkerEnvs
 from proxrl.errors import ProxRLError
 
@@ -204,6 +206,8 @@ def make_environments(
     family = check_env(env, vector)
     if max_episode_steps is not None and "max_episode_steps" in kwargs and family is not CUSTOM:
         raise ProxRLError("--max-episode-steps and --env-kwargs both set the time limit; use one of them")
+    if isinstance(env, GivenEnv):
+        vector = "native" if env.vectorized else vector if vector == "workers" else "inprocess"
     if vector == "auto":
         vector = choose_vector(env, num_envs, family, kwargs)
     if family is ATARI and isinstance(env, str):
@@ -223,7 +227,11 @@ def make_environments(
             limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
             return EnvPoolEnvs(env, num_envs, first_env, **limit, **kwargs)
         case "native":
-            if not isinstance(env, str) or family is CUSTOM or gymnasium.spec(env).vector_entry_point is None:
+            if not isinstance(env, str) or family is CUSTOM:
+                if max_episode_steps is not None:
+                    raise ProxRLError("--max-episode-steps needs single environments; set the time limit of a VectorEnv itself")
+                return make_vectorized(env, kwargs, num_envs, first_env, action_mask)
+            if gymnasium.spec(env).vector_entry_point is None:
                 raise ProxRLError(f"Gymnasium has no vectorized class for {_label(env)}; use --vector inprocess or workers")
             return make_native(env, num_envs, kwargs, first_env, max_episode_steps)
         case "workers" | "inprocess":

@@ -2,16 +2,18 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from proxrl.build import build_environments
 from proxrl.collect.player import Player, draw_noise
 from proxrl.common.seeding import Purpose, generator, integer_seed
+from proxrl.config import Config
 from proxrl.engine.api import Compute
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
+from proxrl.envs.given import INSTANCE, GivenEnv, as_maker, made_first
 from proxrl.envs.registry import check_env
 from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError, check_at_least
@@ -41,6 +43,11 @@ def equal_quota(episodes: int, most_envs: int) -> int:
     return max(n for n in range(1, min(episodes, most_envs) + 1) if episodes % n == 0)
 
 
+def divided(episodes: int, num_envs: int) -> list[int]:
+    """Return how many of the episodes each environment plays, as equally as possible."""
+    return [episodes // num_envs + (env < episodes % num_envs) for env in range(num_envs)]
+
+
 def act_steps(
     environments: Environments, compute: Compute, policy: Policy, seed: int, deterministic: bool, first_env: int = 0
 ) -> Iterator[Step]:
@@ -67,23 +74,24 @@ def run_episodes(
     environments: Environments,
     compute: Compute,
     policy: Policy,
-    quota: int,
+    quota: int | Sequence[int],
     seed: int,
     deterministic: bool,
     first_env: int = 0,
     watch: EpisodeWatcher = do_nothing,
 ) -> Scores:
-    """Play `quota` episodes in every environment. `watch` is called after every step.
+    """Play `quota` episodes in every environment, or one of several quotas in each. `watch` is called after every step.
 
     Taking the episodes that finish first would favor short ones, which are bad in some tasks and good in others.
     """
-    finished: list[list[Episode]] = [[] for _ in range(environments.num_envs)]
+    quotas = [quota] * environments.num_envs if isinstance(quota, int) else quota
+    finished: list[list[Episode]] = [[] for _ in quotas]
     for step in act_steps(environments, compute, policy, seed, deterministic, first_env):
-        counted = [episode for episode in step.episodes if len(finished[episode.env]) < quota]
+        counted = [episode for episode in step.episodes if len(finished[episode.env]) < quotas[episode.env]]
         for episode in counted:
             finished[episode.env].append(episode)
         watch(len(counted), int(step.valid.sum()))
-        if all(len(done) == quota for done in finished):
+        if all(len(done) == enough for done, enough in zip(finished, quotas, strict=True)):
             break
     episodes = [episode for done in finished for episode in done]
     return Scores(
@@ -97,16 +105,24 @@ def evaluate_agent(
     agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: EpisodeWatcher = do_nothing
 ) -> Scores:
     """Play episodes of an agent in environments of its run, divided equally among them."""
-    config = agent.config
-    num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
-    environments = build_environments(config, env, num_envs)
+    environments = build_evaluation(agent.config, env, episodes)
     try:
         check_agent_spaces(environments, agent)
-        with arithmetic(config, agent.policy):
-            quota = episodes // num_envs
-            return run_episodes(environments, agent.compute, agent.policy, quota, seed, deterministic, watch=watch)
+        with arithmetic(agent.config, agent.policy):
+            quotas = divided(episodes, environments.num_envs)
+            return run_episodes(environments, agent.compute, agent.policy, quotas, seed, deterministic, watch=watch)
     finally:
         environments.close()
+
+
+def build_evaluation(config: Config, env: str | Callable[..., Any], episodes: int) -> Environments:
+    """Build environments to evaluate in. A callable or instance that is given may be of another kind than those of training."""
+    num_envs = equal_quota(episodes, most_envs=max(config.num_envs, 8))
+    made = None if isinstance(env, str) or config.vector == "workers" else made_first(env, config.env_kwargs, num_envs)
+    if made is None:
+        return build_environments(config, env, num_envs)
+    vector: Any = "native" if made.vectorized else "inprocess"
+    return build_environments(config.replace(vector=vector), made, 1 if isinstance(made, GivenEnv) else num_envs)
 
 
 def check_agent_spaces(environments: Environments, agent: Agent) -> None:
@@ -129,7 +145,7 @@ def evaluate(
 ) -> dict[str, Scores]:
     """Return the deterministic and stochastic scores of a run.
 
-    `env` is for runs whose environment was a Python callable. `watch` is called after every step.
+    `env` is for runs whose environment was a Python callable or an instance: either of them. `watch` is called after every step.
     """
     check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir)
@@ -138,7 +154,7 @@ def evaluate(
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     return {
-        name: evaluate_agent(agent, env, episodes, seed, deterministic, watch)
+        name: evaluate_agent(agent, as_maker(env), episodes, seed, deterministic, watch)
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     }
 
@@ -149,6 +165,11 @@ def named_env(agent: Agent, call: str) -> str:
     Raises a ProxRLError if it can't be found. For a Python callable, the message names `call`, the function that takes it.
     """
     env = agent.config.env
+    if env.endswith(INSTANCE):
+        raise ProxRLError(
+            f"{env.removesuffix(INSTANCE)} was given as an instance, which can't be made again from a name;"
+            f" use proxrl.{call}(run, env=...) with an instance or a callable that makes it"
+        )
     try:
         check_env(env, agent.config.vector)
     except ProxRLError as error:

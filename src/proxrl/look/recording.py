@@ -12,6 +12,7 @@ from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import VideoWriter, import_ffmpeg
 from proxrl.engine.threads import arithmetic
+from proxrl.envs.given import as_maker
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import TransientBar
 from proxrl.look.agent import Agent, load
@@ -94,7 +95,7 @@ def write_video(
 @contextmanager
 def open_agent_env(agent: Agent, env: Any, call: str) -> Iterator[RenderedEnv]:
     """Open the rendered environment of an agent's run; `call` is the function to name in an error message."""
-    rendered = open_rendered_env(agent.config, env if env is not None else named_env(agent, call))
+    rendered = open_rendered_env(agent.config, named_env(agent, call) if env is None else as_maker(env))
     try:
         check_agent_spaces(rendered.environments, agent)
         with arithmetic(agent.config, agent.policy):

@@ -7,7 +7,9 @@ import gymnasium
 import numpy as np
 
 from proxrl.common.video import Frame
+from proxrl.envs.api import Autoreset
 from proxrl.envs.envpool import EnvPoolEnvs
+from proxrl.envs.vector import VectorEnvs
 from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Step, Tree
 
@@ -77,9 +79,13 @@ class RenderingWrapper(gymnasium.Wrapper):
 
 
 class RenderingPool:
-    """An EnvPool with one environment that is rendered after every step. Its dummy step begins the next episode."""
+    """A pool whose first environment is rendered after every step.
 
-    def __init__(self, pool: EnvPoolEnvs, frames: RenderedFrames) -> None:
+    With next-step autoreset, the dummy step begins the next episode. With same-step autoreset, what is rendered after the last
+    step of an episode is already the beginning of the next.
+    """
+
+    def __init__(self, pool: EnvPoolEnvs | VectorEnvs, frames: RenderedFrames) -> None:
         self.pool, self.frames = pool, frames
         self.num_envs, self.autoreset, self.frame_stack = pool.num_envs, pool.autoreset, pool.frame_stack
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
@@ -93,4 +99,6 @@ class RenderingPool:
     def step(self, action: Tree) -> Step:
         step = self.pool.step(action)
         (self.frames.add if step.valid[0] else self.frames.begin)(self.pool.render)
+        if self.autoreset is Autoreset.SAME_STEP and (step.terminated[0] or step.truncated[0]):
+            self.frames.begin(self.pool.render)
         return step

@@ -20,8 +20,10 @@ from proxrl.engine.api import Compute
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariEnvPool, ClassicAtari, envpool_task, rom_of
 from proxrl.envs.envpool import EnvPoolEnvs, load_system_egl, task_name, task_packages
+from proxrl.envs.given import GivenEnv, takes
 from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env
 from proxrl.envs.registry import ATARI, CUSTOM, ENVPOOL_DIFFERS, MUJOCO, OTHER, PROCGEN, EnvName, Family, check_env
+from proxrl.envs.vector import make_vectorized
 from proxrl.errors import ProxRLError, one_line
 from proxrl.look.evaluation import act_steps
 from proxrl.look.opengl import APT_LINE, SET_GL, choose_mujoco_gl, has_display, may_need_mujoco_gl
@@ -58,6 +60,8 @@ def open_rendered_env(config: Config, env: EnvName) -> RenderedEnv:
     try:
         if _needs_envpool(config, env, family):
             rendered = _open_envpool(config, frames, family)
+        elif family is CUSTOM and (config.vector == "native" or (isinstance(env, GivenEnv) and env.vectorized)):
+            rendered = _open_vectorized(config, env, frames)
         else:
             rendered = _open_single_env(config, env, frames, family)
         try:
@@ -93,6 +97,21 @@ def _open_single_env(config: Config, env: EnvName, frames: RenderedFrames, famil
     stack = config.frame_stack if family is ATARI else 1
     environments = InProcessEnvs([lambda: RenderingWrapper(single, frames)], frame_stack=stack)
     return RenderedEnv(environments, frames, fps, max_steps)
+
+
+def _open_vectorized(config: Config, env: EnvName, frames: RenderedFrames) -> RenderedEnv:
+    """Open the environments of a VectorEnv, of which the first is shown."""
+    source: Any = (find_callable(env) or env) if isinstance(env, str) else env
+    mode = {"render_mode": RGB_ARRAY} if takes(source, "render_mode") else {}
+    pool = make_vectorized(source, {**config.env_kwargs, **mode}, 1, action_mask=config.action_mask)
+    if pool.render_mode != RGB_ARRAY:
+        pool.close()
+        raise ProxRLError(
+            f"{config.env} can't be rendered: the render_mode of its VectorEnv is {pool.render_mode}; let its callable accept"
+            " render_mode='rgb_array'"
+        )
+    fps = _valid_fps(pool.metadata.get("render_fps"))
+    return RenderedEnv(RenderingPool(pool, frames), frames, fps, config.max_episode_steps)
 
 
 def _valid_fps(render_fps: Any) -> float:
@@ -203,7 +222,7 @@ def rendered_steps(
     for step in act_steps(rendered.environments, compute, policy, seed, deterministic):
         if step.valid[0]:
             length, total_reward = length + 1, total_reward + float(step.reward[0])
-        finished = step.episodes[0] if step.episodes else None
+        finished = next((episode for episode in step.episodes if episode.env == 0), None)
         if finished:
             total_reward = finished.total_reward
         yield RenderedStep(rendered.frames.take(), episode, length, total_reward, finished)
