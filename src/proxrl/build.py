@@ -28,6 +28,7 @@ from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import make_environments
 from proxrl.errors import CollectiveError, ProxRLError
+from proxrl.log.activity import Activity
 from proxrl.policy.networks import make_policy
 from proxrl.policy.policy import Policy
 from proxrl.ppo import Parts
@@ -58,6 +59,7 @@ def assemble(config: Config, environments: Environments, world: World, device: t
     parameters = FlatParameters(policy.groups())
     compute = build_compute(config, policy, parameters)
     optimizer = Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum)
+    activity, hard_resets = Activity(), config.resets == "hard"
     return Parts(
         config=config,
         world=world,
@@ -70,8 +72,9 @@ def assemble(config: Config, environments: Environments, world: World, device: t
         descent=GradientDescent(compute, parameters, optimizer, world, config.accumulate),
         adaptive=AdaptiveCoefficients(config.adaptive_kl, config.adaptive_learning_rate),
         reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
-        collector=Collector(environments, compute, policy, world, config.rollout_steps, first_env, config.resets == "hard"),
-        minibatches=Minibatches(config, compute, world, first_env),
+        collector=Collector(environments, compute, policy, world, config.rollout_steps, first_env, hard_resets, activity),
+        minibatches=Minibatches(config, compute, world, first_env, activity),
+        activity=activity,
     )
 
 
@@ -88,7 +91,8 @@ def trainee(parts: Parts) -> Trainee:
     def restore(_: dict[str, torch.Tensor]) -> None:
         """Nothing is left to do: the tensors are the parts' own."""
 
-    return Trainee(tensors, restore, parts.environments.observation_space, parts.environments.action_space, parts)
+    spaces = parts.environments.observation_space, parts.environments.action_space
+    return Trainee(tensors, restore, *spaces, parts, parts.activity)
 
 
 def rank_envs(num_envs: int, world: World) -> range:

@@ -18,6 +18,7 @@ from typing import Any, Unpack
 from proxrl import ppo
 from proxrl.build import build, build_environments, build_world, refuse_shared_gpus, trainee, uses_nccl
 from proxrl.callback import Callback
+from proxrl.common.numbers import readable
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.signals import is_interactive, stopping_signals
 from proxrl.config import Config, flag
@@ -25,14 +26,17 @@ from proxrl.config.parse import toml_value
 from proxrl.config.plugins import build_plugin
 from proxrl.config.resolve import EnvLike, resolve
 from proxrl.config.settings import Settings, check_keywords, with_settings
+from proxrl.engine.compilation import reporting_compilation
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
 from proxrl.envs.given import EnvSource, resume_notes, second_maker
 from proxrl.errors import CollectiveError, ProxRLError, describe
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
+from proxrl.log.health import Health
 from proxrl.log.jsonl import JsonlLogger
 from proxrl.log.tensorboard import TensorBoardLogger
+from proxrl.log.ticker import ticking
 from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
 from proxrl.look.evaluation import divided, equal_quota, run_episodes
@@ -40,6 +44,7 @@ from proxrl.policy.image_encoders import image_assumptions
 from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
+from proxrl.runs.metrics import RETURN, read_lines
 from proxrl.session import Observers, Saved, Session, attribute_errors, check_restorable
 from proxrl.world.api import World, on_all_ranks
 from proxrl.world.launcher import should_report
@@ -57,6 +62,7 @@ class Result:
     best_return: float | None
     finished: bool
     signal: int | None  # the signal that stopped it early, if one did
+    success_rate: float | None = None  # of the same episodes, if their infos told
 
 
 @dataclass(frozen=True)
@@ -146,17 +152,17 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         folder = RunFolder(run_folder(options.runs_dir, config.env, config.name, config.seed))
         saved, loggers = on_all_ranks(world, lambda: open_folder(stack, folder, parts, options), options.debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
-        display = open_display(stack, config, options, world, saved)
+        display = open_display(stack, parts, options, folder, saved)
         evaluate = stack.enter_context(evaluator(second_maker(env), parts))
         observers = Observers(loggers, display, evaluate, callbacks, capture)
         session = Session(config, world, trainee(parts), folder, observers, saved)
         message = "" if options.quiet else "stopping after this iteration"
-        signals = stack.enter_context(stopping_signals(message, session.request_stop, several_ranks=world.size > 1))
+        signals = stack.enter_context(stopping_signals(message, session.request_stop, world.size > 1, display.notice))
         notes = [*image_assumptions(parts.policy), *resume_notes(env, session.step)]
         display.start("\n".join([opening(config, folder.path, session.step, world), *notes]))
         train_and_save(parts, session)
         result = conclude(session, signals)
-        display.finish(closing(result, config))
+        display.finish(closing(result, config, display))
         return result
 
 
@@ -193,10 +199,21 @@ def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunO
     return saved, loggers
 
 
-def open_display(stack: ExitStack, config: Config, options: RunOptions, world: World, saved: Saved | None) -> Console:
-    # mpirun gives its ranks a terminal even if its own output goes to a file.
-    display = Console(config.planned_steps, saved[1]["step"] if saved else 0, options.quiet, live=world.kind != "mpi")
+def open_display(stack: ExitStack, parts: Parts, options: RunOptions, folder: RunFolder, saved: Saved | None) -> Console:
+    config, health = parts.config, Health(parts.config, parts.environments.action_space)
+    display = Console(
+        config.planned_steps,
+        saved[1]["step"] if saved else 0,
+        options.quiet,
+        live=parts.world.kind != "mpi",  # mpirun gives its ranks a terminal even if its own output goes to a file
+        activity=parts.activity,
+        health=health,
+    )
     stack.callback(display.close)
+    if not options.quiet:
+        earlier = read_lines(folder) if saved else ()
+        display.recall((line["step"], line[RETURN]) for line in earlier if line.get(RETURN) is not None)
+        stack.enter_context(ticking(display.tick, display.seconds_between_ticks))
     return display
 
 
@@ -207,7 +224,8 @@ def train_and_save(parts: Parts, session: Session) -> None:
         )
     try:
         session.write_status("running")
-        ppo.train(parts, session)
+        with reporting_compilation(parts.config.compile, parts.activity):
+            ppo.train(parts, session)
         session.save_latest("finished" if is_finished(session) else "stopped")
     except BaseException:
         # The last good checkpoint stays as it is, because what is in memory may be what went wrong.
@@ -232,6 +250,7 @@ def conclude(session: Session, signals: Sequence[int]) -> Result:
         best_return=session.best_return,
         finished=is_finished(session),
         signal=first_signal,
+        success_rate=session.success_rate,
     )
 
 
@@ -346,19 +365,36 @@ def opening(config: Config, path: Path, start_step: int, world: World) -> str:
     return "\n".join(lines)
 
 
-def closing(result: Result, config: Config) -> str:
+def closing(result: Result, config: Config, display: Console) -> str:
+    """Return the last lines of a run: its curve, its return, and what to do next."""
     score = "no episode has finished yet"
     if result.mean_return is not None:
-        score = f"return {result.mean_return:.1f} over the last {result.episodes} episodes"
+        score = f"return {readable(result.mean_return)} over the last {result.episodes} episodes"
+        score += f", best {readable(result.best_return)}" if result.best_return is not None else ""
+        score += f", success rate {result.success_rate:.0%}" if result.success_rate is not None else ""
     if result.finished:
-        path = shlex.quote(str(result.path))
-        # An environment or network that other processes can't import can be evaluated from this program only.
-        named = [str(getattr(config, spec.name)) for spec in dataclasses.fields(config)]
-        nameless = "__main__" in result.env or "<" in result.env
-        call = f"proxrl.evaluate({str(result.path)!r}{', env=...' if nameless else ''}) from Python"
-        following = call if nameless or any(text.startswith("__main__:") for text in named) else f"proxrl eval {path}"
-        return f"Done at step {result.step:,}: {score}. Next: {following}"
-    return f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
+        time = f"{display.elapsed()} at {display.steps_per_second:,.0f} steps/s"
+        last = f"Done at step {result.step:,}: {score}, in {time}. Next:{next_commands(result, config)}"
+    else:
+        last = f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
+    return "\n".join(filter(None, [display.curve(), last]))
+
+
+def next_commands(result: Result, config: Config) -> str:
+    """Return the commands that look at a run, on a line each; or the call that does, on the same line."""
+    # An environment or network that other processes can't import can be evaluated from this program only.
+    named = [str(getattr(config, spec.name)) for spec in dataclasses.fields(config)]
+    nameless = "__main__" in result.env or "<" in result.env
+    if nameless or any(text.startswith("__main__:") for text in named):
+        return f" proxrl.evaluate({str(result.path)!r}{', env=...' if nameless else ''}) from Python"
+    path = shlex.quote(str(result.path))
+    commands = {
+        "eval": "deterministic and stochastic return",
+        "play": "watch it in a window; record makes a video",
+        "report": "curves, settings and evaluations on one page; plot draws the curves",
+    }
+    width = max(map(len, commands))
+    return "".join(f"\n  proxrl {name:<{width}} {path}  # {text}" for name, text in commands.items())
 
 
 @contextmanager
@@ -372,12 +408,15 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
     mine = range(num_envs * world.rank // world.size, num_envs * (world.rank + 1) // world.size)
 
     def evaluate(step: int) -> Scores:
-        if not kept and mine:
-            kept.append(build_environments(config, env, len(mine), mine.start, world))
         seed = integer_seed(config.seed, Purpose.EVALUATION, step)
         episodes = len(mine) * config.eval_episodes // num_envs
+        parts.activity.begin("evaluating", episodes)
+        if not kept and mine:
+            kept.append(build_environments(config, env, len(mine), mine.start, world))
         played = [
-            run_episodes(pool, parts.compute, parts.policy, divided(episodes, pool.num_envs), seed, True, first_env=mine.start)
+            run_episodes(
+                pool, parts.compute, parts.policy, divided(episodes, pool.num_envs), seed, True, mine.start, parts.activity.add
+            )
             for pool in kept
         ]
         scores = [score for rank_scores in world.gather(played) for score in rank_scores]

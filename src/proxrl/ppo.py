@@ -30,6 +30,7 @@ from proxrl.engine.flat import FlatParameters
 from proxrl.engine.optimizers import Optimizer
 from proxrl.envs.api import Environments
 from proxrl.errors import DivergedError
+from proxrl.log.activity import Activity
 from proxrl.policy.policy import Policy
 from proxrl.session import Session
 from proxrl.types import Array, Batch, Rollout, Terms
@@ -55,6 +56,7 @@ class Parts:
     reward_scaler: RewardScaler
     collector: Collector
     minibatches: Minibatches
+    activity: Activity  # what collector and minibatches are doing, for the display
 
 
 def train(parts: Parts, session: Session) -> None:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from proxrl.callback import Callback
+from proxrl.common.numbers import readable
 from proxrl.config import Config
 from proxrl.envs.spaces import space_difference, space_from_json, space_to_json
 from proxrl.errors import CollectiveError, ProxRLError, one_line
+from proxrl.log.activity import Activity
 from proxrl.log.api import Display, Logger
 from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
@@ -48,6 +50,7 @@ class Trainee:
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     parts: Any  # the engine's own objects, for callbacks
+    activity: Activity = field(default_factory=Activity)  # what the engine is doing, for the display
 
 
 def _capture_nothing(session: "Session") -> None:
@@ -75,7 +78,7 @@ class Session:
         self, config: Config, world: World, trainee: Trainee, folder: RunFolder, observers: Observers, saved: Saved | None
     ) -> None:
         self.config, self.world, self.trainee, self.folder, self.observers = config, world, trainee, folder, observers
-        self.parts = trainee.parts
+        self.parts, self.activity = trainee.parts, trainee.activity
         self.step = self.iteration = 0
         self.episode_counts: Sequence[int] | None = None  # begun so far by each environment of all ranks
         self.recent: deque[Episode] = deque(maxlen=WINDOW)
@@ -105,6 +108,11 @@ class Session:
         """The share of successes among the last episodes, 100 at most; None if no info of theirs told (see `Episode.success`)."""
         return success_rate(self.recent)
 
+    @property
+    def mean_length(self) -> float | None:
+        """The mean length of the same episodes."""
+        return float(np.mean([episode.length for episode in self.recent])) if self.recent else None
+
     def request_stop(self) -> None:
         """Save and end the run after the current iteration."""
         self.stop_requested = True
@@ -113,17 +121,18 @@ class Session:
 
     def call_on_rollout(self, rollout: Rollout) -> None:
         """Call the callbacks after collection, before the update. They may change the rewards."""
+        self.activity.begin("calling callbacks")
         for callback in self.observers.callbacks:
             with attribute_errors(callback, "on_rollout"):
                 callback.on_rollout(self, rollout)
+        self.activity.begin("learning")
 
     def report(self, progress: Progress, metrics: dict[str, float]) -> None:
         """End an iteration: count it, log it, and evaluate and save when it is time to."""
-        before = self.step
+        before, spent = self.step, self.activity.lap()
         self.iteration += 1
         episodes = self._count(progress)
-        self.display.update(self.step, self.mean_return, self.best_return)
-        charts = {"charts/SPS": self.display.steps_per_second}
+        charts: dict[str, float] = {}
         if episodes:
             charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
             charts["charts/episodic_length"] = float(np.mean([episode.length for episode in episodes]))
@@ -131,8 +140,12 @@ class Session:
         if rate is not None:
             charts["charts/success_rate"] = rate
         self._evaluate_and_update_best(before, charts)
+        self.display.update(self.step, self.mean_return, self.best_return, self.mean_length, self.success_rate, spent, metrics)
+        charts["charts/SPS"] = self.display.steps_per_second
+        charts |= {f"charts/share_{name}": share for name, share in spent.shares().items() if name != "other"}
         self._log({**charts, **metrics})
         if _crossed(self.config.capture_video, self.iteration - 1, self.iteration):
+            self.activity.begin("recording a video")
             self.observers.capture(self)
         keep = _crossed(self.config.save_every, before, self.step)
         if self._agree_to_stop_or_save() or keep:
@@ -176,7 +189,9 @@ class Session:
                 if scores.success_rate is not None:
                     charts["eval/success_rate"] = scores.success_rate
                 success = "" if scores.success_rate is None else f", success rate {scores.success_rate:.0%}"
-                self.display.message(f"step {self.step:,}: evaluation return {score:.1f} ± {scores.deviation:.1f}{success}")
+                self.display.message(
+                    f"step {self.step:,}: evaluation return {readable(score)} ± {readable(scores.deviation)}{success}"
+                )
         elif len(self.recent) >= ENOUGH:
             score = self.mean_return
         if score is not None and (self.best_return is None or score > self.best_return):
@@ -206,6 +221,7 @@ class Session:
         Every file is replaced atomically. `latest` comes after the other two, because a resumed run continues from it: if it were
         written first, a kill before the others would leave a step that is never saved, or a best return without its policy.
         """
+        self.activity.begin("saving")
         snapshot = self._verified_snapshot()
         if keep:
             self._write(f"step-{self.step}", snapshot)

@@ -1,6 +1,7 @@
 """The commands: what they print, write and return."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,7 @@ CLEANRL_NAMES = {
     *(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")),
     "losses/explained_variance",
 }
+OWN_NAMES = {"losses/final_kl", *(f"charts/share_{name}" for name in ("environments", "acting", "learning"))}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +38,13 @@ def test_train_prints_the_planned_steps_and_ends_there(trained: tuple[Path, subp
     assert "2,048 steps" in done.stdout
     assert "2,000 asked for" in done.stdout
     assert steps(folder / "runs/CartPole-v1/ppo/seed1") == [512, 1024, 1536, 2048]
-    closing = done.stdout.splitlines()[-1]
+    curve, closing, *commands = done.stdout.splitlines()[-5:]
+    assert re.fullmatch(r"return [▁▂▃▄▅▆▇█]{4} [\d.]+ to [\d.]+", curve)
     assert closing.startswith("Done at step 2,048: return ")
-    assert closing.endswith("Next: proxrl eval runs/CartPole-v1/ppo/seed1")
+    assert closing.endswith(" steps/s. Next:")
+    assert [command.split("  # ")[0] for command in commands] == [
+        f"  proxrl {name:<6} runs/CartPole-v1/ppo/seed1" for name in ("eval", "play", "report")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +65,11 @@ def test_every_vector_type_ends_at_the_planned_steps(
 def test_metrics_have_the_names_of_cleanrl(trained: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder = trained[0] / "runs/CartPole-v1/ppo/seed1"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert all(line.keys() == {"step", "time", "losses/final_kl", *CLEANRL_NAMES} for line in lines)
+    assert all(line.keys() == {"step", "time", *OWN_NAMES, *CLEANRL_NAMES} for line in lines)
+    assert all(0 < sum(line[name] for name in OWN_NAMES if "share" in name) <= 1 for line in lines)
     board = EventAccumulator(str(folder))
     board.Reload()
-    assert set(board.Tags()["scalars"]) == CLEANRL_NAMES | {"losses/final_kl"}
+    assert set(board.Tags()["scalars"]) == CLEANRL_NAMES | OWN_NAMES
     for name in CLEANRL_NAMES:
         events = board.Scalars(name)
         assert [event.step for event in events] == [512, 1024, 1536, 2048]

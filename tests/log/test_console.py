@@ -6,48 +6,59 @@ import re
 
 import pytest
 
+from proxrl.log.activity import Activity
 from proxrl.log.console import Console, Pace
-from terminals import ESCAPE, run_in_pipe, run_on_terminal
+from terminals import ESCAPE, run_in_pipe, run_on_terminal, screen_lines
 
 SESSION = """
 import time
+from proxrl.log.activity import Activity, TimeSpent
 from proxrl.log.console import Console
-console = Console(planned_steps=500_224, start_step=1_024)
-console.start("CartPole-v1, seed 1")
-for step in range(2_048, 52_224, 1_024):
-    console.update(step, mean_return=103.44, best_return=120.0)
-    time.sleep(0.01)
-console.message("checkpoint [saved] at runs/[x]/seed1")
-console.update(500_224, mean_return=499.5, best_return=500.0)
-console.finish("done")
+from proxrl.log.ticker import ticking
+activity = Activity()
+console = Console(planned_steps=500_224, start_step=1_024, activity=activity)
+healthy = {"losses/approx_kl": 0.25, "losses/clipfrac": 0.12, "losses/entropy": 0.66, "losses/explained_variance": 0.9}
+with ticking(console.tick, console.seconds_between_ticks):
+    console.start("CartPole-v1, seed 1")
+    for step in range(2_048, 52_224, 1_024):
+        console.update(step, step / 500, 120.0, 33.3, 0.625, TimeSpent(0.2, 0.1, 0.7), healthy)
+        time.sleep(0.01)
+    console.message("checkpoint [saved] at runs/[x]/seed1")
+    activity.begin("learning", 10)
+    activity.done = 3
+    time.sleep(0.6)
+    console.update(500_224, mean_return=499.5, best_return=500.0)
+    console.finish("done")
 """
+WARNING = "KL 0.250: the policy changes too fast; lower --learning-rate or --epochs"
 
 
 def test_terminal_shows_live_progress() -> None:
     text = run_on_terminal(SESSION)
     plain = ESCAPE.sub("", text)
-    assert "CartPole-v1, seed 1" in plain
-    assert re.search(r"step \d+,\d+/500,224  return 103\.4  best 120\.0  [\d,]+ steps/s", plain)
-    assert re.search(r"[0-9]%  0:\d\d:\d\d left", plain)
-    assert "checkpoint [saved] at runs/[x]/seed1" in plain
-    assert re.search(r"100%  0:00:00 left\s+step 500,224/500,224  return 499\.5", plain)
-    assert plain.rstrip().endswith("done")
+    # The thread draws while the training loop sleeps in one long step.
+    at = plain.index("step 51,200/500,224  learning epoch 3 of 10")
+    returns, health, reason, speed = re.split(r"[\r\n]+", plain[at:])[1:5]
+    assert re.fullmatch(r"return 102\.4  [▁▂▃▄▅▆▇█]{25}  best 120\.0  length 33\.3  success 62%", returns)
+    assert health == "KL 0.250  clip fraction 0.120  entropy 0.660  explained variance 0.900"
+    assert reason == WARNING
+    assert "\x1b[1;31mKL 0.250\x1b[0m  clip fraction" in text, "only the abnormal value is colored"
+    assert re.match(r"[\d,]+ steps/s  environments 20%  acting 10%  learning 70%", speed)
+    assert re.search(r"━─+  10%  0:00:0\d elapsed  0:00:\d\d left\s+step 51,200", plain)
+    assert re.search(r"━  100%  0:00:0\d elapsed  0:00:00 left\s+step 500,224/500,224", plain)
+    assert screen_lines(text) == ["CartPole-v1, seed 1", "checkpoint [saved] at runs/[x]/seed1", "done"]
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is hidden once and shown again"
+    # In about a second of five drawings, to which start, message and finish add theirs.
+    assert 3 <= plain.count("steps/s") <= 20
 
 
-def test_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
-    # There are 49 updates in half a second, and start, message and finish draw too.
-    assert 3 <= ESCAPE.sub("", run_on_terminal(SESSION)).count("steps/s") <= 20
-
-
-def test_lines_fit_a_narrow_terminal() -> None:
-    drawn = [
-        line
-        for line in re.split(r"[\r\n]+", ESCAPE.sub("", run_on_terminal(SESSION, columns=40)))
-        if "left" in line or "step " in line
-    ]
-    assert drawn
-    assert max(map(len, drawn)) <= 40
+def test_a_narrow_terminal_without_color_and_unicode() -> None:
+    text = run_on_terminal(SESSION, columns=40, NO_COLOR="1", PYTHONIOENCODING="ascii")
+    assert not re.search(r"\x1b\[[0-9;]*3\dm", text), "no color"
+    drawn = re.split(r"[\r\n]+", ESCAPE.sub("", text).split("seed1")[-1])
+    assert max(map(len, drawn)) <= 37
+    assert any(re.fullmatch(r"###-+  10%", line) for line in drawn)
+    assert {"return 102.4", "best 120.0  length 33.3  success 62%", "fast; lower --learning-rate or"} <= set(drawn)
 
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}, {"PYTHONIOENCODING": "ascii"}])
@@ -58,7 +69,7 @@ def test_pipe_has_plain_lines(environment: dict[str, str]) -> None:
     assert lines[0] == "CartPole-v1, seed 1"
     assert lines[1] == "checkpoint [saved] at runs/[x]/seed1"
     assert re.fullmatch(r"step 500,224/500,224  100%  return 499\.5  [\d,]+ steps/s  0:00:00 left", lines[2])
-    assert lines[3:] == ["done"]
+    assert lines[3:] == [WARNING, "done"]
 
 
 def test_dumb_terminal_has_plain_lines() -> None:
@@ -94,6 +105,84 @@ def test_plain_lines_are_printed_every_ten_seconds_with_the_rate_of_this_session
         "step 525,000/1,000,000  52%  return -1,234.6  1,000 steps/s  0:07:55 left",
         "closing",
     ]
+
+
+def test_a_long_iteration_says_what_it_does_and_a_warning_comes_once() -> None:
+    clock, stream, activity = Clock(), io.StringIO(), Activity()
+    console = Console(planned_steps=1_000, stream=stream, clock=clock, activity=activity)
+    console.tick()  # before the start there is nothing to say
+    console.start("")
+    activity.begin("collecting", 50)
+    for second in range(25):
+        clock.now += 1
+        activity.done = second
+        console.tick()
+    bad = {"losses/clipfrac": 0.5}
+    for _ in range(10):
+        console.update(500, 0.62, success_rate=0.625, metrics=bad)
+    for _ in range(2):
+        clock.now += 10
+        console.tick()
+    rest = "return 0.62  success rate 62%  20 steps/s  0:00:15 left"
+    assert stream.getvalue().splitlines() == [
+        "step 0/1,000  0%  return -  0 steps/s  -:--:-- left  collecting 18%",
+        "step 0/1,000  0%  return -  0 steps/s  -:--:-- left  collecting 38%",
+        f"step 500/1,000  50%  {rest}",
+        "clip fraction 0.500: too many steps leave the clip range; lower --learning-rate or --epochs",
+        "step 500/1,000  50%  return 0.62  success rate 62%  20 steps/s  0:00:05 left  collecting 48%",
+    ]
+    console.finish("")
+    assert console.elapsed() == "0:00:45"
+
+
+def test_the_curve_includes_earlier_sessions() -> None:
+    stream = io.StringIO()
+    console = Console(planned_steps=400, start_step=200, stream=stream)
+    assert console.curve() == ""
+    console.recall([(100, 0.0), (200, 2.0)])
+    console.start("")
+    console.update(300, 4.0)
+    console.update(400, None)  # no episode has ended
+    assert console.curve() == "return ▁▅█ 0 to 4"
+
+
+INTERRUPTED = """
+import signal, time
+from proxrl.common.signals import stopping_signals
+from proxrl.log import drawing
+from proxrl.log.console import Console
+from proxrl.log.ticker import ticking
+layout = drawing.layout
+def interrupted(*arguments):
+    drawing.layout = layout
+    signal.raise_signal(signal.SIGINT)  # in the middle of a drawing, which holds the locks of rich and of the console
+    return layout(*arguments)
+console = Console(planned_steps=100)
+with stopping_signals("stopping", notify=console.notice) as received:
+    console.start("opening")
+    if {thread}:
+        with ticking(console.tick, console.seconds_between_ticks):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.7)
+    else:
+        drawing.layout = interrupted
+        console.tick()
+    assert received == [signal.SIGINT]
+    if {closes}:
+        console.close()
+    else:
+        console.finish("closing")
+"""
+
+
+@pytest.mark.parametrize(("thread", "closes"), [(True, False), (False, False), (False, True)])
+def test_ctrl_c_is_acknowledged_on_a_line_that_stays(thread: bool, closes: bool) -> None:
+    text = run_on_terminal(INTERRUPTED.format(thread=thread, closes=closes))
+    first, second, *rest = screen_lines(text)
+    assert (first, second) == ("opening", "stopping; press Ctrl-C again to stop at once")
+    assert rest == ["closing"] if not closes else rest[-1] == "0 steps/s"
+    if thread:
+        assert text.index("stopping;") < text.rindex("step 0/100"), "within a tick, not only at the end"
 
 
 def test_time_left_follows_the_recent_rate() -> None:

@@ -48,7 +48,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
 def metrics(run_folder: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl without the metrics that depend on time."""
     lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in ("time", "charts/SPS")} for line in lines]
+    timed = ("time", "charts/SPS", "charts/share_")
+    return [{name: value for name, value in line.items() if not name.startswith(timed)} for line in lines]
 
 
 def steps(run_folder: Path) -> list[int]:

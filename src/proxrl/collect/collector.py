@@ -17,6 +17,7 @@ from proxrl.engine.frames import FrameBuffer
 from proxrl.envs.api import Autoreset, Environments
 from proxrl.envs.spaces import space_tree, wrong_values
 from proxrl.errors import ProxRLError
+from proxrl.log.activity import Activity
 from proxrl.policy.policy import Policy
 from proxrl.types import ActingOutputs, Episode, Progress, Rollout, Step, Tree
 from proxrl.world.api import World
@@ -36,9 +37,10 @@ class Collector:
         rollout_steps: int,
         first_env: int = 0,
         hard_resets: bool = False,
+        activity: Activity | None = None,
     ) -> None:
         self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
-        self.world, self.first_env = world, first_env
+        self.world, self.first_env, self.activity = world, first_env, activity or Activity()
         self.player = Player(environments, compute, policy, first_env)
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None) -> None:
@@ -48,6 +50,7 @@ class Collector:
         steps, num_envs, layout = self.steps, self.environments.num_envs, self.player.head.layout
         ours = None if episode_counts is None else episode_counts[self.first_env : self.first_env + num_envs]
         self.seed, self.fresh = seed, True
+        self.activity.begin("resetting the environments")
         self.player.begin(self.environments.reset(seed, ours))
         stack = self.environments.frame_stack
         self.obs: Tree = tree_map(lambda leaf: _buffer(steps + 1, leaf, stack), self.player.obs)
@@ -63,6 +66,7 @@ class Collector:
         It ends early when the steps of all ranks reach `budget`. Steps past it, of environments later in the order of all ranks,
         do not count.
         """
+        self.activity.begin("collecting", self.steps)
         if self.hard_resets and not self.fresh:
             # An episode in which no step was taken is restarted, as in a resumed run.
             self.player.begin(self.environments.reset(self.seed, self._begun_episodes()))
@@ -73,6 +77,7 @@ class Collector:
         episodes: list[Episode] = []
         truncations = Truncations(self.environments.autoreset)
         outputs: ActingOutputs = []
+        environment_seconds = self.player.environment_seconds
         for t in range(self.steps):
             try:
                 action, step = self.player.step(next(noise), outputs)
@@ -87,8 +92,10 @@ class Collector:
             self.valid[t] = step.valid
             truncations.add(t, step)
             episodes += [episode._replace(step=t) for episode in step.episodes]
+            self.activity.done = t + 1
             if self._is_spent(t, budget):
                 break
+        self.activity.environment_seconds += self.player.environment_seconds - environment_seconds
         return self._rollout(t + 1, budget, episodes, truncations, outputs)
 
     def progress(self, rollout: Rollout) -> Progress:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from proxrl.common.tree import tree_map
 from proxrl.config import Config
 from proxrl.engine.api import Compute
+from proxrl.log.activity import Activity
 from proxrl.types import Array, Batch
 from proxrl.world.api import World
 
@@ -54,8 +55,9 @@ def shuffle(streams: Sequence[np.random.Generator], steps: int, order: NDArray[n
 class Minibatches:
     """Draws minibatches from a batch, of which this rank holds the rows of its own environments."""
 
-    def __init__(self, config: Config, compute: Compute, world: World, first_env: int) -> None:
+    def __init__(self, config: Config, compute: Compute, world: World, first_env: int, activity: Activity | None = None) -> None:
         self.config, self.compute, self.world, self.first_env = config, compute, world, first_env
+        self.activity = activity or Activity()
 
     def draw(self, batch: Batch, streams: Sequence[np.random.Generator], epochs: int) -> Iterator[Batch]:
         """Yield the minibatches of all epochs: every row once per epoch (core detail 6), with advantages normalized within each
@@ -66,7 +68,9 @@ class Minibatches:
         steps = len(batch.weight) // len(streams)
         order, owner, sizes = layout(len(streams), steps, count, self.first_env)
         owner = self.compute.array(owner)
-        for _ in range(epochs):
+        self.activity.begin("learning", epochs)
+        for epoch in range(epochs):
+            self.activity.done = epoch + 1
             rows = self.compute.array(shuffle(streams, steps, order))
             yield from self._epoch(batch, rows, owner, sizes)
 

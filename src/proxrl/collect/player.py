@@ -1,6 +1,7 @@
 """A policy acting in a pool of environments: the loop that training and evaluation share."""
 
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,14 @@ NOISE_NUMBERS = 2**18
 class Player:
     """Steps the environments with the policy's actions. `obs`, `starts` and `state` are what it acts on next: observations
     [N, ...], which of them begin an episode [N], and the policy's memory. Errors number environments from `first_env`.
+    `environment_seconds` is the time that the environments' steps have taken.
     """
 
     def __init__(self, environments: Environments, compute: Compute, policy: Policy, first_env: int = 0) -> None:
         self.environments, self.compute, self.first_env = environments, compute, first_env
         self.head, self.guard = policy.head, policy.guard
         self._next_step = environments.autoreset is Autoreset.NEXT_STEP
+        self.environment_seconds = 0.0
 
     def begin(self, obs: Tree) -> None:
         """Begin an episode in every environment, from observations that a reset returned."""
@@ -36,7 +39,9 @@ class Player:
         """Act once in every environment; return the actions as they were sampled [N, ...] and their result."""
         self.guard.check(self.obs, self.first_env)
         action, self.state = self.compute.act(self.obs, self.state, self.starts, noise, outputs)
-        step = self.environments.step(env_actions(self.head, action))
+        actions, before = env_actions(self.head, action), perf_counter()
+        step = self.environments.step(actions)
+        self.environment_seconds += perf_counter() - before
         self.obs = step.obs
         # With next-step autoreset, the dummy step returns the first observation of the next episode.
         self.starts = ~step.valid if self._next_step else step.terminated | step.truncated

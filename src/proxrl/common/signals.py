@@ -19,12 +19,24 @@ def is_interactive() -> bool:
     return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)
 
 
+def write_to_stderr(text: str) -> None:
+    """Print a line at once, past all buffers and locks: the signal may have interrupted another line."""
+    with suppress(OSError, ValueError, AttributeError):  # stderr may be None, or not a file
+        os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+
 @contextmanager
 def stopping_signals(
-    message: str, request_stop: Callable[[], None] = lambda: None, several_ranks: bool = False
+    message: str,
+    request_stop: Callable[[], None] = lambda: None,
+    several_ranks: bool = False,
+    notify: Callable[[str], None] = write_to_stderr,
 ) -> Iterator[list[int]]:
     """On the first Ctrl-C or SIGTERM, call `request_stop`, print `message` unless it is empty, and append the signal's number to
     the list that this context yields. A second signal raises `KeyboardInterrupt`.
+
+    `notify` prints the message. It is called in the middle of whatever the signal interrupts, perhaps a drawing of the display,
+    so it must not wait for anything.
 
     With several ranks, a second SIGTERM within a few seconds is ignored: Slurm sends it to every process, and torchrun forwards
     the one that it received to its ranks.
@@ -42,9 +54,7 @@ def stopping_signals(
         received_at = time.monotonic()
         request_stop()
         if message:
-            # Not through the display, which may be in the middle of drawing.
-            with suppress(OSError, ValueError):  # stderr may not be a file
-                os.write(sys.stderr.fileno(), f"{message}; press Ctrl-C again to stop at once\n".encode())
+            notify(f"{message}; press Ctrl-C again to stop at once")
 
     # Only the main thread may install handlers; in other threads that is left to the surrounding program.
     main = threading.current_thread() is threading.main_thread()

@@ -1,6 +1,9 @@
 """Where the numbers of a run go: to a list of loggers and one display. Training knows no more about them than is written here."""
 
+from collections.abc import Mapping
 from typing import Protocol
+
+from proxrl.log.activity import TimeSpent
 
 
 class Logger(Protocol):
@@ -22,8 +25,19 @@ class Display(Protocol):
     def start(self, text: str) -> None:
         """Print the opening lines, and start the clock of this session."""
 
-    def update(self, step: int, mean_return: float | None = None, best_return: float | None = None) -> None:
-        """Report progress. Cheap enough to call in every iteration, or more often."""
+    def update(
+        self,
+        step: int,
+        mean_return: float | None = None,
+        best_return: float | None = None,
+        mean_length: float | None = None,
+        success_rate: float | None = None,
+        spent: TimeSpent | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Report an iteration: where the run stands, how long it has spent on what, and the metrics of its update. None is what
+        is not known.
+        """
 
     def message(self, text: str) -> None:
         """Print a line that stays."""

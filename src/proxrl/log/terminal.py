@@ -2,15 +2,18 @@
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
+
+from proxrl.common.signals import write_to_stderr
 
 # rich is imported when something is first drawn, since most commands in a pipe never need it.
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-LIVE_SECONDS = 1 / 8
+LIVE_SECONDS = 1 / 5
 PLAIN_SECONDS = 10.0
 
 
@@ -44,6 +47,11 @@ class TerminalOutput:
         self._stream, self._transient, self._auto_refresh = stream, transient, auto_refresh
         self._redraws = live and not quiet and can_redraw(stream)
         self._live: Live | None = None
+        self._notices: deque[str] = deque()
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     @property
     def redraws(self) -> bool:
@@ -59,6 +67,7 @@ class TerminalOutput:
         """Show a drawing in place of the one before. Does nothing if lines can't be redrawn."""
         if not self.redraws:
             return
+        self._print_notices()
         with self._until_stream_is_lost():
             if self._live is None:
                 self._live = self._start(drawing)
@@ -69,8 +78,7 @@ class TerminalOutput:
         """Print a line that stays, above the drawing if there is one."""
         if self.quiet or not text:
             return
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        text = text.encode(encoding, errors="replace").decode(encoding)
+        text = text.encode(self.encoding, errors="replace").decode(self.encoding)
         with self._until_stream_is_lost():
             if self._live is None:
                 print(text, file=self._stream, flush=True)
@@ -80,12 +88,32 @@ class TerminalOutput:
                 # Unwrapped, so that a path that is longer than the terminal is wide can be copied.
                 self._live.console.print(Text(text), soft_wrap=True)
 
-    def close(self) -> None:
-        """Give the terminal back. Later lines are printed plainly, later drawings are not shown."""
+    def notice(self, text: str) -> None:
+        """Print a line that stays, from a signal handler. It may interrupt a drawing, so the line is printed before the next one;
+        if nothing is drawn, it goes to stderr at once.
+        """
+        if self.quiet:
+            return
+        if self._live is None:
+            write_to_stderr(text)
+        else:
+            self._notices.append(text)
+
+    def close(self, erase: bool = False) -> None:
+        """Give the terminal back, with the last drawing on it unless `erase` is set. Later lines are printed plainly, later
+        drawings are not shown.
+        """
+        self._print_notices()
         live, self._live, self._redraws = self._live, None, False
         if live is not None:
+            live.transient = live.transient or erase
             with self._until_stream_is_lost():
                 live.stop()
+        self._print_notices()  # those of signals that arrived meanwhile
+
+    def _print_notices(self) -> None:
+        while self._notices:
+            self.print(self._notices.popleft())
 
     def _start(self, drawing: "RenderableType") -> "Live":
         from rich.console import Console

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from proxrl.common.numbers import readable
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import import_ffmpeg
 from proxrl.config.resolve import EnvLike
@@ -61,7 +62,7 @@ def record_episode(rendered: RenderedEnv, parts: Parts, session: Session) -> Non
                 return
 
     recording = write_video(rendered, until_stopped(), path, rendered.fps)
-    score = f"return {recording.returns[0]:.1f}" if recording.returns else f"cut off after {recording.frames - 1:,} steps"
+    score = f"return {readable(recording.returns[0])}" if recording.returns else f"cut off after {recording.frames - 1:,} steps"
     session.display.message(f"step {session.step:,}: recorded {path}, {score}")
     for logger in session.loggers:
         log_video = getattr(logger, "log_video", None)

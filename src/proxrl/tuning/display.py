@@ -8,6 +8,7 @@ from typing import TextIO
 from rich.console import Group
 from rich.text import Text
 
+from proxrl.common.numbers import readable
 from proxrl.log.terminal import TerminalOutput, hours_minutes_seconds
 from proxrl.tuning.pool import Running
 from proxrl.tuning.study import REPORTS_PER_RUN
@@ -31,13 +32,16 @@ class StudyDisplay:
             return
         lines = []
         for trial in running:
-            value = "-" if trial.value is None else f"{trial.value:,.1f}"
             percent = 100 * trial.reports // self._reports_per_trial
-            lines.append(Text(f"trial {trial.index}  {percent}%  return {value}", style="dim"))
+            lines.append(Text(f"trial {trial.index}  {percent}%  return {readable(trial.value)}", style="dim"))
         self._output.draw(Group(*lines))
 
     def message(self, text: str) -> None:
         self._output.print(text)
+
+    def notice(self, text: str) -> None:
+        """Print a line from a signal handler; it is shown with the next drawing."""
+        self._output.notice(text)
 
     def close(self) -> None:
         self._output.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.imports import name_of
+from proxrl.common.numbers import readable
 from proxrl.common.signals import stopping_signals
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.parse import parse_value, toml_value
@@ -88,8 +89,8 @@ def tune(
         out = folder.best if out is None else Path(out)
         optuna_study = Study(folder, definition_of(base, space, seeds), space, base, base.seed, prune)
         with (
-            stopping_signals("" if quiet else "stopping") as received,
             contextlib.closing(StudyDisplay(trials, seeds, len(optuna_study.done()), quiet)) as display,
+            stopping_signals("" if quiet else "stopping", notify=display.notice) as received,
         ):
             session = TuningSession(optuna_study, display, TrialPlan(start, settings, preset, seeds, trials, out))
             session.run_trials(workers, received, timeout)
@@ -221,10 +222,10 @@ class TuningSession:
             self.study.complete(trial, message.score)
             if best is None or message.score > best:
                 self.write_best()
-            self.print_outcome(index, f"score {message.score:,.1f}")
+            self.print_outcome(index, f"score {readable(message.score)}")
         elif isinstance(message, Stopped) and message.pruned:
             percent = 100 * running.reports // (self.plan.seeds * REPORTS_PER_RUN)
-            self.give_up(trial, index, f"pruned at {percent}% with return {running.value:,.1f}")
+            self.give_up(trial, index, f"pruned at {percent}% with return {readable(running.value)}")
         elif isinstance(message, Stopped):
             self.study.queue_again(trial.number)
         elif isinstance(message, Failed) and message.diverged:
@@ -260,7 +261,7 @@ class TuningSession:
 
     def print_outcome(self, index: int, outcome: str) -> None:
         ranked = self.study.ranked()
-        best = f"best {ranked[0].values[0]:,.1f} (trial {ranked[0].user_attrs[INDEX]})" if ranked else ""
+        best = f"best {readable(ranked[0].values[0])} (trial {ranked[0].user_attrs[INDEX]})" if ranked else ""
         self.display.trial(index, outcome, len(self.study.done()), best)
 
     def write_best(self) -> None:
