@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from proxrl import ppo
 from proxrl.build import build, build_environments, build_world, refuse_shared_gpus, trainee, uses_nccl
 from proxrl.callback import Callback
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.signals import is_interactive, stopping_signals
 from proxrl.config import Config, flag
@@ -369,8 +369,8 @@ def closing(result: Result, config: Config, display: Console) -> str:
     """Return the last lines of a run: its curve, its return, and what to do next."""
     score = "no episode has finished yet"
     if result.mean_return is not None:
-        score = f"return {readable(result.mean_return)} over the last {result.episodes} episodes"
-        score += f", best {readable(result.best_return)}" if result.best_return is not None else ""
+        score = f"return {format_number(result.mean_return)} over the last {result.episodes} episodes"
+        score += f", best {format_number(result.best_return)}" if result.best_return is not None else ""
         score += f", success rate {result.success_rate:.0%}" if result.success_rate is not None else ""
     if result.finished:
         time = f"{display.elapsed()} at {display.steps_per_second:,.0f} steps/s"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from proxrl.callback import Callback
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.config import Config
 from proxrl.envs.spaces import space_difference, space_from_json, space_to_json
 from proxrl.errors import CollectiveError, ProxRLError, one_line
@@ -190,7 +190,7 @@ class Session:
                     charts["eval/success_rate"] = scores.success_rate
                 success = "" if scores.success_rate is None else f", success rate {scores.success_rate:.0%}"
                 self.display.message(
-                    f"step {self.step:,}: evaluation return {readable(score)} ± {readable(scores.deviation)}{success}"
+                    f"step {self.step:,}: evaluation return {format_number(score)} ± {format_number(scores.deviation)}{success}"
                 )
         elif len(self.recent) >= ENOUGH:
             score = self.mean_return

@@ -34,7 +34,7 @@ def test_one_line_for_all_seeds_of_a_name_and_the_latest_first(tmp_path: Path, c
     heading, first, second = rows(capsys, str(tmp_path))
     assert heading == ["environment", "name", "seeds", "steps", "return", "best", "return", "age", "state"]
     assert first == ["New-v0", "ppo", "1", "200", "4.0", "5.0", "2", "min", "stopped"]
-    assert second == ["Old-v0", "ppo", "1-3,", "7", "200", "3.2", "7.0", "2", "h", "finished"]
+    assert second == ["Old-v0", "ppo", "1-3,", "7", "200", "3.25", "7.0", "2", "h", "finished"]
     assert len(rows(capsys, str(tmp_path), "--each")) == 6
     main(["runs", str(tmp_path), "--json"])
     listed = json.loads(capsys.readouterr().out)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 
 
 @pytest.mark.parametrize(
@@ -13,8 +13,9 @@ from proxrl.common.numbers import readable
         (None, "-"),
         (math.nan, "-"),
         (math.inf, "inf"),
-        (0.0, "0"),
-        (-0.0, "0"),
+        (0.0, "0.0"),
+        (-0.0, "0.0"),
+        (-4.0, "-4.0"),
         (0.62, "0.62"),
         (0.625, "0.625"),
         (0.0123456, "0.0123"),
@@ -29,5 +30,5 @@ from proxrl.common.numbers import readable
         (-2.5e12, "-2.5e12"),
     ],
 )
-def test_readable(value: float | None, text: str) -> None:
-    assert readable(value) == text
+def test_format_number(value: float | None, text: str) -> None:
+    assert format_number(value) == text

@@ -30,7 +30,7 @@ with ticking(console.tick, console.seconds_between_ticks):
     console.update(500_224, mean_return=499.5, best_return=500.0)
     console.finish("done")
 """
-WARNING = "KL 0.250: the policy changes too fast; lower --learning-rate or --epochs"
+WARNING = "KL 0.2500: the policy changes too fast; lower --learning-rate or --epochs"
 
 
 def test_terminal_shows_live_progress() -> None:
@@ -40,9 +40,9 @@ def test_terminal_shows_live_progress() -> None:
     at = plain.index("step 51,200/500,224  learning epoch 3 of 10")
     returns, health, reason, speed = re.split(r"[\r\n]+", plain[at:])[1:5]
     assert re.fullmatch(r"return 102\.4  [▁▂▃▄▅▆▇█]{25}  best 120\.0  length 33\.3  success 62%", returns)
-    assert health == "KL 0.250  clip fraction 0.120  entropy 0.660  explained variance 0.900"
+    assert health == "KL 0.2500  clip fraction 0.12  entropy 0.66  explained variance 0.90"
     assert reason == WARNING
-    assert "\x1b[1;31mKL 0.250\x1b[0m  clip fraction" in text, "only the abnormal value is colored"
+    assert "\x1b[1;31mKL 0.2500\x1b[0m  clip fraction" in text, "only the abnormal value is colored"
     assert re.match(r"[\d,]+ steps/s  environments 20%  acting 10%  learning 70%", speed)
     assert re.search(r"━─+  10%  0:00:0\d elapsed  0:00:\d\d left\s+step 51,200", plain)
     assert re.search(r"━  100%  0:00:0\d elapsed  0:00:00 left\s+step 500,224/500,224", plain)
@@ -128,7 +128,7 @@ def test_a_long_iteration_says_what_it_does_and_a_warning_comes_once() -> None:
         "step 0/1,000  0%  return -  0 steps/s  -:--:-- left  collecting 18%",
         "step 0/1,000  0%  return -  0 steps/s  -:--:-- left  collecting 38%",
         f"step 500/1,000  50%  {rest}",
-        "clip fraction 0.500: too many steps leave the clip range; lower --learning-rate or --epochs",
+        "clip fraction 0.50: too many steps leave the clip range; lower --learning-rate or --epochs",
         "step 500/1,000  50%  return 0.62  success rate 62%  20 steps/s  0:00:05 left  collecting 48%",
     ]
     console.finish("")
@@ -143,7 +143,7 @@ def test_the_curve_includes_earlier_sessions() -> None:
     console.start("")
     console.update(300, 4.0)
     console.update(400, None)  # no episode has ended
-    assert console.curve() == "return ▁▅█ 0 to 4"
+    assert console.curve() == "return ▁▅█ 0.0 to 4.0"
 
 
 INTERRUPTED = """

@@ -26,7 +26,7 @@ def view(**changes: object) -> View:
         mean_length=1234.5,
         success_rate=0.62,
         history=history,
-        readings=[Reading("KL", 0.0123, ""), Reading("clip fraction", 0.1, "")],
+        readings=[Reading("KL 0.0123", ""), Reading("clip fraction 0.10", "")],
     )
     return values._replace(**changes)
 
@@ -40,7 +40,7 @@ def test_at_80_columns() -> None:
         "━━━━━━━━━━━━━━━━━────────────────────────  42%  0:01:23 elapsed  0:01:54 left",
         "step 210,432/500,224  learning epoch 3 of 10",
         "return 198.0  ▁▁▂▂▂▃▃▃▄▄▄▅▅▅▆▆▆▇▇▇▇█  best 203.2  length 1,234.5  success 62%",
-        "KL 0.012  clip fraction 0.100",
+        "KL 0.0123  clip fraction 0.10",
         "2,535 steps/s  environments 29%  acting 25%  learning 44%",
     ]
 
@@ -52,7 +52,7 @@ def words(text: list[str]) -> list[str]:
 @pytest.mark.parametrize("width", [26, 40, 60, 80, 140, 400])
 def test_every_width_shows_everything(width: int) -> None:
     problem = "the policy changes too fast: try a lower learning rate"
-    shown = view(readings=[Reading("KL", 0.35, problem), Reading("entropy", 0.5, "")])
+    shown = view(readings=[Reading("KL 0.3500", problem), Reading("entropy 0.50", "")])
     drawn = lines(shown, width)
     assert max(map(len, drawn)) <= width - 3
     assert sorted(words(drawn)) == sorted(words(lines(shown, 80)))
@@ -75,10 +75,10 @@ def test_what_is_not_known_yet_is_left_out() -> None:
 
 
 def test_an_abnormal_value_is_colored_and_explained() -> None:
-    shown = view(readings=[Reading("KL", 0.35, "too fast"), Reading("entropy", 0.5, "")])
+    shown = view(readings=[Reading("KL 0.3500", "too fast"), Reading("entropy 0.50", "")])
     health, reason = layout(shown, 80, "utf-8")[3:5]
-    assert health == [("KL 0.350", ABNORMAL), ("  entropy 0.500", "")]
-    assert reason == [("KL 0.350: too fast", ABNORMAL)]
+    assert health == [("KL 0.3500", ABNORMAL), ("  entropy 0.50", "")]
+    assert reason == [("KL 0.3500: too fast", ABNORMAL)]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from proxrl.cli.arguments import add_runs
 from proxrl.cli.parser import Parser
 from proxrl.cli.table import print_table
+from proxrl.common.numbers import format_number
 
 if TYPE_CHECKING:
     from proxrl.runs.status import Summary
@@ -65,8 +66,8 @@ def row(group: Sequence["Summary"]) -> list[str]:
         group[0].name,
         ranges(seeds),
         f"{steps[0]:,}" if steps[0] == steps[-1] else f"{steps[0]:,} - {steps[-1]:,}",
-        f"{sum(returns) / len(returns):,.1f}" if returns else "-",
-        "-" if best is None else f"{best:,.1f}",
+        format_number(sum(returns) / len(returns) if returns else None),
+        format_number(best),
         "-" if updated is None else age((datetime.now(UTC) - updated).total_seconds()),
         next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()),
     ]

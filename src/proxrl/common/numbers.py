@@ -3,14 +3,15 @@
 import math
 
 
-def readable(value: float | None) -> str:
-    """Return a return, a loss or another measured number with as many digits as it needs.
+def format_number(value: float | None) -> str:
+    """Return a measured number with as many digits as it needs.
 
-    From 10 on one decimal is enough: 20.5, 1,234.5. Smaller numbers have three significant digits, because the returns of some
-    tasks are between 0 and 1: 0.62, 0.0123.
+    One decimal is enough for 20.5 and 1,234.5. Numbers below 10 have three significant digits, because the returns of some tasks
+    are between 0 and 1: 4.0, 0.62, 0.0123.
     """
     if value is None or math.isnan(value):
         return "-"
-    if math.isinf(value) or abs(value) >= 1e6 or abs(value) < 9.995:
-        return f"{value + 0.0:.3g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-    return f"{value:,.1f}"
+    if 9.995 <= abs(value) < 1e6:
+        return f"{value:,.1f}"
+    text = f"{value + 0.0:.3g}".replace("e+", "e").replace("e0", "e").replace("e-0", "e-")
+    return f"{text}.0" if text.lstrip("-").isdigit() else text

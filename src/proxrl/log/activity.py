@@ -1,7 +1,7 @@
 """What a run is doing at this moment, and where its time goes."""
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Activity:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._since = clock()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self.doing, self.done, self.total = "starting", 0, 0
         self.environment_seconds = 0.0  # within "collecting", since the last lap
 
@@ -68,7 +68,7 @@ class Activity:
         self.begin("logging")
         environments = self.environment_seconds
         acting, learning = max(0.0, self._seconds.pop("collecting", 0.0) - environments), self._seconds.pop("learning", 0.0)
-        other = self._seconds.total()
+        other = sum(self._seconds.values())
         self._seconds.clear()
         self.environment_seconds = 0.0
         return TimeSpent(environments, acting, learning, other)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TextIO
 
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.log.activity import Activity, TimeSpent
 from proxrl.log.drawing import LONGEST_SPARKLINE, TrainingDrawing, View
 from proxrl.log.health import Health
@@ -164,7 +164,7 @@ class Console:
         """Return the curve of the run as one line of text, or nothing if it has no curve yet."""
         values = self._history.values(LONGEST_SPARKLINE)
         line = sparkline(values, self._output.encoding)
-        return f"return {line} {readable(values[0])} to {readable(values[-1])}" if len(values) > 1 else ""
+        return f"return {line} {format_number(values[0])} to {format_number(values[-1])}" if len(values) > 1 else ""
 
     def elapsed(self) -> str:
         """Return the time since this session began."""
@@ -219,14 +219,14 @@ class Console:
 
     def _line(self, view: View, waiting: bool) -> str:
         """Return one line for a log file; it says what is going on only if no iteration has ended since the line before."""
-        parts = [f"step {view.step:,}/{view.planned_steps:,}", f"{view.percent}%", f"return {readable(view.mean_return)}"]
+        parts = [f"step {view.step:,}/{view.planned_steps:,}", f"{view.percent}%", f"return {format_number(view.mean_return)}"]
         if view.success_rate is not None:
             parts.append(f"success rate {view.success_rate:.0%}")
         parts += [f"{view.steps_per_second:,.0f} steps/s", f"{view.time_left} left"]
         return "  ".join([*parts, *([view.doing] if waiting else [])])
 
     def _warn_once(self, view: View) -> None:
-        for label, value, problem in view.readings:
-            if problem and label not in self._warned:
-                self._warned.add(label)
-                self._output.print(f"{label} {value:.3f}: {problem}")
+        for text, problem in view.readings:
+            if problem and problem not in self._warned:
+                self._warned.add(problem)
+                self._output.print(f"{text}: {problem}")

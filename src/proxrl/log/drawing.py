@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.log.health import Reading
 from proxrl.log.sparkline import History, can_show
 from proxrl.log.terminal import hours_minutes_seconds
@@ -72,8 +72,8 @@ def flow(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
 
 def return_pieces(view: View, width: int, encoding: str) -> list[Piece]:
     """The return, its curve as wide as there is room, its best, the length of episodes and the success rate."""
-    first = f"return {readable(view.mean_return)}"
-    others = [f"best {readable(view.best_return)}", f"length {readable(view.mean_length)}"]
+    first = f"return {format_number(view.mean_return)}"
+    others = [f"best {format_number(view.best_return)}", f"length {format_number(view.mean_length)}"]
     if view.success_rate is not None:
         others.append(f"success {view.success_rate:.0%}")
     room = width - len(first) - sum(len(GAP) + len(text) for text in others) - len(GAP)
@@ -84,10 +84,10 @@ def return_pieces(view: View, width: int, encoding: str) -> list[Piece]:
 
 def health_lines(view: View, width: int) -> Iterator[list[Piece]]:
     """The metrics of the update, and below them what is wrong with one of them."""
-    yield from flow([(f"{label} {value:.3f}", ABNORMAL if problem else "") for label, value, problem in view.readings], width)
-    for label, value, problem in view.readings:
+    yield from flow([(text, ABNORMAL if problem else "") for text, problem in view.readings], width)
+    for text, problem in view.readings:
         if problem:
-            for line in textwrap.wrap(f"{label} {value:.3f}: {problem}", width):
+            for line in textwrap.wrap(f"{text}: {problem}", width):
                 yield [(line, ABNORMAL)]
 
 

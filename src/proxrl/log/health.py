@@ -23,15 +23,15 @@ class Limit(NamedTuple):
     low: float
     high: float
     meaning: str
+    decimals: int = 2
     after: int = ITERATIONS  # iterations before which nothing is said
     until: float = 1.0  # share of the run after which nothing is said
 
 
 class Reading(NamedTuple):
-    """A metric as it is now, and what is wrong with it, or an empty text."""
+    """A metric as it is now, such as "KL 0.0123", and what is wrong with it, or an empty text."""
 
-    label: str
-    value: float
+    text: str
     problem: str
 
 
@@ -45,6 +45,7 @@ def limits(target_kl: float | None, lowest_entropy: float) -> list[Limit]:
             -math.inf,
             max(0.1, 3 * (target_kl or 0.0)),
             "the policy changes too fast; lower --learning-rate or --epochs",
+            decimals=4,
         ),
         # Healthy updates clip 5 to 30% of the steps. Steps outside the range have no gradient, so most of the batch is wasted.
         Limit(
@@ -111,7 +112,7 @@ class Health:
     def readings(self) -> list[Reading]:
         """Return the metrics that were logged so far, with their problems."""
         return [
-            Reading(limit.label, self._recent[limit.metric][-1], self._problem(limit))
+            Reading(f"{limit.label} {self._recent[limit.metric][-1]:.{limit.decimals}f}", self._problem(limit))
             for limit in self._limits
             if self._recent[limit.metric]
         ]

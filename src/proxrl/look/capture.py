@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import import_ffmpeg
 from proxrl.config.resolve import EnvLike
@@ -62,7 +62,9 @@ def record_episode(rendered: RenderedEnv, parts: Parts, session: Session) -> Non
                 return
 
     recording = write_video(rendered, until_stopped(), path, rendered.fps)
-    score = f"return {readable(recording.returns[0])}" if recording.returns else f"cut off after {recording.frames - 1:,} steps"
+    score = (
+        f"return {format_number(recording.returns[0])}" if recording.returns else f"cut off after {recording.frames - 1:,} steps"
+    )
     session.display.message(f"step {session.step:,}: recorded {path}, {score}")
     for logger in session.loggers:
         log_video = getattr(logger, "log_video", None)

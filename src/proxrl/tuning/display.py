@@ -8,7 +8,7 @@ from typing import TextIO
 from rich.console import Group
 from rich.text import Text
 
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.log.terminal import TerminalOutput, hours_minutes_seconds
 from proxrl.tuning.pool import Running
 from proxrl.tuning.study import REPORTS_PER_RUN
@@ -33,7 +33,7 @@ class StudyDisplay:
         lines = []
         for trial in running:
             percent = 100 * trial.reports // self._reports_per_trial
-            lines.append(Text(f"trial {trial.index}  {percent}%  return {readable(trial.value)}", style="dim"))
+            lines.append(Text(f"trial {trial.index}  {percent}%  return {format_number(trial.value)}", style="dim"))
         self._output.draw(Group(*lines))
 
     def message(self, text: str) -> None:

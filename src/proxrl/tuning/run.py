@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.imports import name_of
-from proxrl.common.numbers import readable
+from proxrl.common.numbers import format_number
 from proxrl.common.signals import stopping_signals
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.parse import parse_value, toml_value
@@ -222,10 +222,10 @@ class TuningSession:
             self.study.complete(trial, message.score)
             if best is None or message.score > best:
                 self.write_best()
-            self.print_outcome(index, f"score {readable(message.score)}")
+            self.print_outcome(index, f"score {format_number(message.score)}")
         elif isinstance(message, Stopped) and message.pruned:
             percent = 100 * running.reports // (self.plan.seeds * REPORTS_PER_RUN)
-            self.give_up(trial, index, f"pruned at {percent}% with return {readable(running.value)}")
+            self.give_up(trial, index, f"pruned at {percent}% with return {format_number(running.value)}")
         elif isinstance(message, Stopped):
             self.study.queue_again(trial.number)
         elif isinstance(message, Failed) and message.diverged:
@@ -261,7 +261,7 @@ class TuningSession:
 
     def print_outcome(self, index: int, outcome: str) -> None:
         ranked = self.study.ranked()
-        best = f"best {readable(ranked[0].values[0])} (trial {ranked[0].user_attrs[INDEX]})" if ranked else ""
+        best = f"best {format_number(ranked[0].values[0])} (trial {ranked[0].user_attrs[INDEX]})" if ranked else ""
         self.display.trial(index, outcome, len(self.study.done()), best)
 
     def write_best(self) -> None:
