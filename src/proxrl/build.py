@@ -60,6 +60,8 @@ def assemble(config: Config, environments: Environments, world: World, device: t
     compute = build_compute(config, policy, parameters)
     optimizer = Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum)
     activity, hard_resets = Activity(), config.resets == "hard"
+    collector = Collector(environments, compute, policy, world, config.rollout_steps, first_env, hard_resets, activity)
+    collector.record_info(config.log_info or ())
     return Parts(
         config=config,
         world=world,
@@ -72,7 +74,7 @@ def assemble(config: Config, environments: Environments, world: World, device: t
         descent=GradientDescent(compute, parameters, optimizer, world, config.accumulate),
         adaptive=AdaptiveCoefficients(config.adaptive_kl, config.adaptive_learning_rate),
         reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
-        collector=Collector(environments, compute, policy, world, config.rollout_steps, first_env, hard_resets, activity),
+        collector=collector,
         minibatches=Minibatches(config, compute, world, first_env, activity),
         activity=activity,
     )
@@ -91,8 +93,9 @@ def trainee(parts: Parts) -> Trainee:
     def restore(_: dict[str, torch.Tensor]) -> None:
         """Nothing is left to do: the tensors are the parts' own."""
 
-    spaces = parts.environments.observation_space, parts.environments.action_space
-    return Trainee(tensors, restore, *spaces, parts, parts.activity)
+    environments = parts.environments
+    spaces = environments.observation_space, environments.action_space
+    return Trainee(tensors, restore, *spaces, parts, parts.activity, environments.info_names)
 
 
 def rank_envs(num_envs: int, world: World) -> range:

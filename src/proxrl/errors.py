@@ -1,5 +1,8 @@
 """The exception that users see: a single line that says what is wrong and what to do about it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ProxRLError(Exception):
     """Bad input, or a failure outside ProxRL. The command line prints it as one line and exits with a non-zero code."""
@@ -32,3 +35,14 @@ def one_line(error: BaseException) -> str:
 def describe(error: BaseException) -> str:
     """Return an exception as one line: the message of a ProxRLError, the type and first line of any other."""
     return str(error) if isinstance(error, ProxRLError) else one_line(error)
+
+
+@contextmanager
+def attribute_errors(part: object, method: str) -> Iterator[None]:
+    """Name the callback or logger in an error that it raises, since it may be the user's."""
+    try:
+        yield
+    except ProxRLError:
+        raise
+    except Exception as error:
+        raise ProxRLError(f"{type(part).__name__}.{method} failed: {one_line(error)} (--debug shows where)") from error

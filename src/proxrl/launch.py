@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 from proxrl import ppo
 from proxrl.build import build, build_environments, build_world, refuse_shared_gpus, trainee, uses_nccl
-from proxrl.callback import Callback
+from proxrl.callback import Callback, check_hooks
 from proxrl.common.numbers import format_number
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.signals import is_interactive, stopping_signals
@@ -30,7 +30,7 @@ from proxrl.engine.compilation import reporting_compilation
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
 from proxrl.envs.given import EnvSource, resume_notes, second_maker
-from proxrl.errors import CollectiveError, ProxRLError, describe
+from proxrl.errors import CollectiveError, ProxRLError, attribute_errors, describe
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
 from proxrl.log.health import Health
@@ -45,7 +45,7 @@ from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.runs.metrics import RETURN, read_lines
-from proxrl.session import Observers, Saved, Session, attribute_errors, check_restorable
+from proxrl.session import Observers, Saved, Session, check_restorable
 from proxrl.world.api import World, on_all_ranks
 from proxrl.world.launcher import should_report
 
@@ -176,7 +176,7 @@ def build_all(
     stack.callback(parts.environments.close)
     callbacks = plugins("callback", config.callback, config.callback_kwargs)
     capture = stack.enter_context(capturer(second_maker(env), parts))
-    return parts, [*check_methods("callbacks", options.callbacks, CALLBACK), *callbacks], capture
+    return parts, [*check_callbacks("callbacks", options.callbacks), *callbacks], capture
 
 
 def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunOptions) -> tuple[Saved | None, list[Logger]]:
@@ -224,6 +224,8 @@ def train_and_save(parts: Parts, session: Session) -> None:
         )
     try:
         session.write_status("running")
+        parts.collector.watchers += session.step_watchers()
+        session.call_on_start()
         with reporting_compilation(parts.config.compile, parts.activity):
             ppo.train(parts, session)
         session.save_latest("finished" if is_finished(session) else "stopped")
@@ -231,7 +233,11 @@ def train_and_save(parts: Parts, session: Session) -> None:
         # The last good checkpoint stays as it is, because what is in memory may be what went wrong.
         with suppress(ProxRLError):  # on a full disk this fails too, and the first error is the one to report
             session.write_status("failed")
+        session.state = "failed"
+        with suppress(Exception):  # again, the first error is the one to report
+            session.call_on_end()
         raise
+    session.call_on_end()
 
 
 def is_finished(session: Session) -> bool:
@@ -303,16 +309,23 @@ def close(logger: Logger) -> None:
         logger.close()
 
 
-# The methods that callbacks and loggers must have.
-CALLBACK, LOGGER = ("on_rollout", "on_iteration"), ("log", "close")
+# The methods that loggers must have.
+LOGGER = ("log", "close")
 
 
 def plugins(name: str, target: str | None, kwargs: dict[str, Any]) -> list[Any]:
     """Build what --callback or --logger names."""
     if target is None:
         return []
-    plugin = build_plugin(name, target, (), kwargs)
-    return check_methods(f"{flag(name)} {target}", [plugin], CALLBACK if name == "callback" else LOGGER)
+    plugin, source = build_plugin(name, target, (), kwargs), f"{flag(name)} {target}"
+    return check_callbacks(source, [plugin]) if name == "callback" else check_methods(source, [plugin], LOGGER)
+
+
+def check_callbacks(source: str, callbacks: Any) -> list[Any]:
+    """Return the callbacks, or raise an error before the run begins if one has no method that would be called."""
+    for callback in check_methods(source, callbacks, ()):
+        check_hooks(callback, f"{source} {'returned' if source.startswith('--') else 'holds'}")
+    return list(callbacks)
 
 
 def check_methods(source: str, parts: Any, methods: tuple[str, ...]) -> list[Any]:

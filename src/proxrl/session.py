@@ -6,8 +6,7 @@ loop gives it counts, episodes, metrics, and named tensors to save and restore.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, TypeAlias
@@ -15,19 +14,23 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from proxrl.callback import Callback
+from proxrl.callback import Callback, CallbackList
+from proxrl.collect.collector import StepWatcher
+from proxrl.collect.info import InfoMetrics
 from proxrl.common.numbers import format_number
 from proxrl.config import Config
 from proxrl.envs.spaces import space_difference, space_from_json, space_to_json
-from proxrl.errors import CollectiveError, ProxRLError, one_line
+from proxrl.errors import CollectiveError, ProxRLError, attribute_errors
 from proxrl.log.activity import Activity
 from proxrl.log.api import Display, Logger
 from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, RunState
-from proxrl.types import Episode, Progress, Rollout
+from proxrl.runs.state_tree import unpack
+from proxrl.types import Episode, Progress, Rollout, Step
 from proxrl.world.api import World
 
 # The training return is the mean over this many episodes; fewer than `ENOUGH` are too few to call it a best.
@@ -36,6 +39,8 @@ WINDOW, ENOUGH = 100, 20
 SECONDS_BETWEEN_SAVES = 60.0
 # The most that status.json lags behind a running job.
 SECONDS_BETWEEN_STATUSES = 5.0
+# What the names of tensors in a checkpoint begin with, if they belong to the state of a callback.
+CALLBACK_PREFIX = "callback."
 
 # A checkpoint in memory: its tensors and its state.
 Saved: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
@@ -51,6 +56,7 @@ class Trainee:
     action_space: gymnasium.Space
     parts: Any  # the engine's own objects, for callbacks
     activity: Activity = field(default_factory=Activity)  # what the engine is doing, for the display
+    info_names: Callable[[], list[str]] = list  # the keys of info that hold numbers
 
 
 def _capture_nothing(session: "Session") -> None:
@@ -79,6 +85,9 @@ class Session:
     ) -> None:
         self.config, self.world, self.trainee, self.folder, self.observers = config, world, trainee, folder, observers
         self.parts, self.activity = trainee.parts, trainee.activity
+        self.callbacks = CallbackList(observers.callbacks)
+        self.info = InfoMetrics(config.log_info or (), trainee.info_names)
+        self.state: RunState = "running"
         self.step = self.iteration = 0
         self.episode_counts: Sequence[int] | None = None  # begun so far by each environment of all ranks
         self.recent: deque[Episode] = deque(maxlen=WINDOW)
@@ -117,21 +126,42 @@ class Session:
         """Save and end the run after the current iteration."""
         self.stop_requested = True
 
+    # --- called around the training loop --------------------------------------------------------------------------------------
+
+    def call_on_start(self) -> None:
+        """Call the callbacks before the first rollout."""
+        self.callbacks.call("on_start", self)
+        self.callbacks.state(CALLBACK_PREFIX)  # an error in it should not wait for the first save
+
+    def call_on_end(self) -> None:
+        """Call the callbacks after the last iteration, when everything is saved."""
+        self.callbacks.call("on_end", self)
+
+    def step_watchers(self) -> list[StepWatcher]:
+        """Return what is to be called after every step of the environments: the callbacks with `on_step`."""
+
+        def watcher(callback: Any) -> StepWatcher:
+            def watch(t: int, step: Step) -> None:
+                with attribute_errors(callback, "on_step"):
+                    callback.on_step(self, step, t)
+
+            return watch
+
+        return [watcher(callback) for callback in self.callbacks.having("on_step")]
+
     # --- called by the training loop -----------------------------------------------------------------------------------------
 
     def call_on_rollout(self, rollout: Rollout) -> None:
         """Call the callbacks after collection, before the update. They may change the rewards."""
         self.activity.begin("calling callbacks")
-        for callback in self.observers.callbacks:
-            with attribute_errors(callback, "on_rollout"):
-                callback.on_rollout(self, rollout)
+        self.callbacks.call("on_rollout", self, rollout)
         self.activity.begin("learning")
 
     def report(self, progress: Progress, metrics: dict[str, float]) -> None:
         """End an iteration: count it, log it, and evaluate and save when it is time to."""
         before, spent = self.step, self.activity.lap()
         self.iteration += 1
-        episodes = self._count(progress)
+        episodes, info = self._count(progress)
         charts: dict[str, float] = {}
         if episodes:
             charts["charts/episodic_return"] = float(np.mean([episode.total_reward for episode in episodes]))
@@ -143,7 +173,9 @@ class Session:
         self.display.update(self.step, self.mean_return, self.best_return, self.mean_length, self.success_rate, spent, metrics)
         charts["charts/SPS"] = self.display.steps_per_second
         charts |= {f"charts/share_{name}": share for name, share in spent.shares().items() if name != "other"}
-        self._log({**charts, **metrics})
+        self._log({**charts, **metrics, **self.info.means(info)})
+        for line in self.info.warnings(episodes_ended=bool(episodes)):
+            self.display.message(line)
         if _crossed(self.config.capture_video, self.iteration - 1, self.iteration):
             self.activity.begin("recording a video")
             self.observers.capture(self)
@@ -155,18 +187,18 @@ class Session:
 
     # --- counters and metrics -----------------------------------------------------------------------------------------------
 
-    def _count(self, progress: Progress) -> list[Episode]:
-        """Add what all ranks did to the counters; return the episodes that they finished."""
-        steps, all_episodes, all_counts = zip(*self.world.gather(tuple(progress)), strict=True)
+    def _count(self, progress: Progress) -> tuple[list[Episode], NDArray[np.float64]]:
+        """Add what all ranks did to the counters; return the episodes that they finished, and the sums of `Progress.info`."""
+        steps, all_episodes, all_counts, infos = zip(*self.world.gather(tuple(progress)), strict=True)
         self.step += sum(steps)
         self.episode_counts = [count for part in all_counts for count in part]
         # In order of time, as one rank would find them.
         finished = sorted((episode for part in all_episodes for episode in part), key=lambda episode: (episode.step, episode.env))
         self.recent.extend(finished)
-        return finished
+        return finished, np.sum(infos, axis=0)
 
     def _log(self, metrics: dict[str, float]) -> None:
-        for callback in self.observers.callbacks:
+        for callback in self.callbacks.having("on_iteration"):
             with attribute_errors(callback, "on_iteration"):
                 callback.on_iteration(self, metrics)
             wrong = [name for name, value in metrics.items() if not isinstance(value, Real)]
@@ -196,9 +228,9 @@ class Session:
             score = self.mean_return
         if score is not None and (self.best_return is None or score > self.best_return):
             self.best_return = score
+            tensors, state = self._snapshot()
             if self.world.rank == 0:
                 # A copy in memory is cheap, a synced file is not: it is written with the next save.
-                tensors, state = self._snapshot()
                 self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
 
     @property
@@ -235,7 +267,7 @@ class Session:
         self.saved_at = time.monotonic()
 
     def write_status(self, state: RunState) -> None:
-        self.status_at = time.monotonic()
+        self.status_at, self.state = time.monotonic(), state
         if self.world.rank == 0:
             scores = self.mean_return, self.best_return, self.success_rate
             self.folder.write_status(state, self.step, self.config.planned_steps, *scores)
@@ -257,6 +289,8 @@ class Session:
         return tensors, state
 
     def _snapshot(self) -> Saved:
+        """Return what a checkpoint holds. All ranks must call it, because each has callbacks of its own."""
+        states = self.world.gather(self.callbacks.state(f"{CALLBACK_PREFIX}{self.world.rank}"))
         state = {
             "step": self.step,
             "iteration": self.iteration,
@@ -266,28 +300,48 @@ class Session:
             "best_by": self._best_by,
             "observation_space": space_to_json(self.trainee.observation_space),
             "action_space": space_to_json(self.trainee.action_space),
+            "callbacks": [by_name for _, by_name in states],
         }
-        return self.trainee.tensors(), state
+        tensors = self.trainee.tensors()
+        for callback_tensors, _ in states:
+            tensors |= callback_tensors
+        return tensors, state
 
     def _restore(self, saved: Saved | None) -> None:
         """Start all ranks from rank 0's parameters, and from its checkpoint if it has one. Random streams need no restoring: they
         are addressed by iteration and episode.
         """
         tensors = self.trainee.tensors()
-        for name, tensor in (saved[0] if saved else {}).items():
+        for name, tensor in learned_tensors(saved[0] if saved else {}).items():
             tensors[name].copy_(tensor)
         for tensor in tensors.values():
             self.world.broadcast_(tensor)
         self.trainee.restore(tensors)
-        state = self.world.gather(saved and saved[1])[0]
+        states_of_callbacks = unpack(saved[1].get("callbacks", []), saved[0]) if saved else []
+        state, states_of_callbacks = self.world.gather((saved and saved[1], states_of_callbacks))[0]
         if state is None:
             return
+        self._restore_callbacks(states_of_callbacks)
         self.step, self.iteration = state["step"], state["iteration"]
         self.episode_counts = state["episode_counts"] or None
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         # Returns of evaluations and of training can't be compared: a run that changes between them looks for a new best.
         self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
         self.saved_step = self.step
+
+    def _restore_callbacks(self, states: Sequence[dict[str, Any]]) -> None:
+        """Restore the states of this rank's callbacks, or those of rank 0 if the number of ranks has changed."""
+        if not states:  # a checkpoint of an earlier version
+            return
+        own = states[self.world.rank if len(states) == self.world.size else 0]
+        missing = self.callbacks.restore(own)
+        if missing:
+            self.display.message(f"the saved state of {', '.join(missing)} is not used, because that callback was not given")
+
+
+def learned_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint without those of callbacks."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(CALLBACK_PREFIX)}
 
 
 def check_restorable(trainee: Trainee, folder: RunFolder, saved: Saved) -> None:
@@ -297,22 +351,13 @@ def check_restorable(trainee: Trainee, folder: RunFolder, saved: Saved) -> None:
     difference = space_difference(trainee, *spaces)
     if difference is not None:
         raise ProxRLError(f"{difference} (run folder {folder.path}); use another --name, or --clobber to start over")
-    if {name: tensor.shape for name, tensor in trainee.tensors().items()} != {name: x.shape for name, x in tensors.items()}:
+    if {name: tensor.shape for name, tensor in trainee.tensors().items()} != {
+        name: tensor.shape for name, tensor in learned_tensors(tensors).items()
+    }:
         raise ProxRLError(
             f"the checkpoint in {folder.path} does not fit the networks; has the code of your custom networks changed?"
             " Use another --name, or --clobber to start over"
         )
-
-
-@contextmanager
-def attribute_errors(part: object, method: str) -> Iterator[None]:
-    """Name the callback or logger in an error that it raises, since it may be the user's."""
-    try:
-        yield
-    except ProxRLError:
-        raise
-    except Exception as error:
-        raise ProxRLError(f"{type(part).__name__}.{method} failed: {one_line(error)} (--debug shows where)") from error
 
 
 def success_rate(episodes: Iterable[Episode]) -> float | None:

@@ -40,6 +40,7 @@ class Step(NamedTuple):
     valid: NDArray[np.bool_]  # [N] False on the dummy step that next-step autoreset puts between episodes
     final_obs: Tree | None  # same-step autoreset: the true last observations, in the order of the ended environments
     episodes: list[Episode]  # finished in this step
+    info: NDArray[np.float64] | None = None  # [N, K] the numbers that --log-info names, NaN where absent; None without any
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Progress(NamedTuple):
     steps: int
     episodes: list[Episode]  # finished; environments are numbered over all ranks
     episode_counts: list[int]  # [N] episodes begun so far by each environment of this rank
+    info: NDArray[np.float64]  # [K, 4] of the numbers that --log-info names, see `InfoRecorder.sums`
 
 
 class Terms(NamedTuple):

@@ -320,10 +320,10 @@ def test_loggers_passed_as_objects_are_closed_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"callback": "plugins:make_nothing"}, "--callback plugins:make_nothing returned a NoneType, which lacks on_rollout"),
+        ({"callback": "plugins:make_nothing"}, "--callback plugins:make_nothing returned a NoneType, which has no method of a"),
         ({"logger": "plugins:Doubling"}, "which lacks log and close"),
         ({"logger": "plugins:make_failure"}, "failed: RuntimeError: no such layer"),
-        ({"callbacks": [object()]}, "callbacks holds a object, which lacks on_rollout and on_iteration"),
+        ({"callbacks": [object()]}, "callbacks holds a object, which has no method of a callback; it needs one of on_start"),
         ({"callbacks": [Doubling]}, "callbacks holds the class Doubling, not an object of it"),
         ({"callbacks": Doubling()}, "callbacks is a Doubling, but must be a list of objects"),
         ({"loggers": [object()]}, "loggers holds a object, which lacks log and close"),

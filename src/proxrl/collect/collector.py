@@ -5,11 +5,12 @@ network, the step loop computes all three.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from proxrl.collect.info import InfoRecorder
 from proxrl.collect.player import Player, draw_noise
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.engine.api import Compute
@@ -21,6 +22,9 @@ from proxrl.log.activity import Activity
 from proxrl.policy.policy import Policy
 from proxrl.types import ActingOutputs, Episode, Progress, Rollout, Step, Tree
 from proxrl.world.api import World
+
+# Called with the row of the rollout and the result of a step, before the next step is taken.
+StepWatcher: TypeAlias = Callable[[int, Step], None]
 
 
 class Collector:
@@ -42,6 +46,15 @@ class Collector:
         self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
         self.world, self.first_env, self.activity = world, first_env, activity or Activity()
         self.player = Player(environments, compute, policy, first_env)
+        self.watchers: list[StepWatcher] = []  # called after every step
+        self.info = InfoRecorder((), rollout_steps, environments.num_envs)
+
+    def record_info(self, keys: Sequence[str]) -> None:
+        """Record the numbers of these keys of `info`, for `Progress.info`."""
+        if keys:
+            self.environments.record_info(keys)
+            self.info = InfoRecorder(keys, self.steps, self.environments.num_envs)
+            self.watchers.append(self.info.add)
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None) -> None:
         """Begin an episode in every environment. `episode_counts` are the episodes that the environments of all ranks have begun
@@ -93,6 +106,8 @@ class Collector:
             truncations.add(t, step)
             episodes += [episode._replace(step=t) for episode in step.episodes]
             self.activity.done = t + 1
+            for watch in self.watchers:
+                watch(t, step)
             if self._is_spent(t, budget):
                 break
         self.activity.environment_seconds += self.player.environment_seconds - environment_seconds
@@ -101,7 +116,7 @@ class Collector:
     def progress(self, rollout: Rollout) -> Progress:
         """Return what this rank did, with its environments numbered among those of all ranks."""
         episodes = [episode._replace(env=self.first_env + episode.env) for episode in rollout.episodes]
-        return Progress(rollout.steps, episodes, self._begun_episodes())
+        return Progress(rollout.steps, episodes, self._begun_episodes(), self.info.sums(rollout))
 
     def _begun_episodes(self) -> list[int]:
         """Return the episodes begun in each environment, not counting episodes without a step: a resumed run restarts them."""

@@ -16,7 +16,7 @@ from proxrl.config.validate import check_range, check_ranges, validate
 # These may change when a run is resumed.
 CHANGEABLE_ON_RESUME = frozenset(
     {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "capture_video"}
-    | {"logger", "logger_kwargs", "world", "device", "device_ids", "threads"}
+    | {"logger", "logger_kwargs", "log_info", "world", "device", "device_ids", "threads"}
 )
 
 OptimizerName: TypeAlias = Literal["adam", "adamw", "sgd", "rmsprop"]
@@ -180,6 +180,9 @@ class Config:
     eval_episodes: int = setting(10, RUN, "episodes per evaluation during training", least=1)
     save_every: int | None = setting(None, RUN, "keep a checkpoint every N steps", off="only latest and best", least=1)
     capture_video: int | None = setting(None, RUN, "record an episode every N iterations, in videos/", least=1)
+    log_info: tuple[str, ...] | None = setting(
+        None, RUN, "log these numbers of the environment's info, such as x_position or reward_terms/forward"
+    )
     callback: str | None = setting(None, RUN, "custom callback as module:callable", imported=True)
     callback_kwargs: dict[str, Any] = setting({}, RUN, "keyword arguments of the callback")
     logger: str | None = setting(None, RUN, "custom logger as module:callable", imported=True)

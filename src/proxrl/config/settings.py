@@ -115,6 +115,7 @@ class Settings(TypedDict, total=False):
     eval_episodes: int
     save_every: int | None
     capture_video: int | None
+    log_info: tuple[str, ...] | list[str] | None
     callback: Plugin | None
     callback_kwargs: dict[str, Any]
     logger: Plugin | None

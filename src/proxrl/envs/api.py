@@ -46,6 +46,12 @@ class Environments(Protocol):
     def step(self, action: Tree) -> Step:
         """Take one action [N, ...] in each environment."""
 
+    def record_info(self, keys: Sequence[str]) -> None:
+        """Return the numbers of these keys of `info` in `Step.info` from now on."""
+
+    def info_names(self) -> list[str]:
+        """Return the keys of `info` that hold numbers, as far as recorded steps have shown."""
+
     def close(self) -> None:
         """Release processes and memory. May be called twice."""
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.envpool import EnvPoolEnvs, task_packages
+from proxrl.envs.info import VectorInfo
 from proxrl.errors import ProxRLError
 from proxrl.types import Step, Tree
 
@@ -134,6 +135,7 @@ class ClassicAtari(gymnasium.Env):
         self.fires = options.fire_reset and "FIRE" in self.game.get_action_meanings()[FIRE : FIRE + 1]
         self.stack = np.zeros(self.observation_space.shape, np.uint8)
         self.previous_frame: Any = None
+        self.game_info: Any = {}
         self.life_lost = False
         self.lives = 0
         self.total, self.length = 0.0, 0
@@ -167,7 +169,7 @@ class ClassicAtari(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         points, game_over = self.advance(int(action))
         self.length += 1
-        info: dict[str, Any] = {}
+        info = self.game_info
         lives = self.game.ale.lives()
         # In some games the lives are zero a few frames before the end, and bonus lives are added.
         lost = self.options.episodic_life and 0 < lives < self.lives
@@ -189,7 +191,7 @@ class ClassicAtari(gymnasium.Env):
         screens: list[Any] = []
         for _ in range(self.options.frame_skip):
             self.previous_frame = self.game.render() if self.render_mode == "rgb_array" else None
-            screen, gained, game_over, _, _ = self.game.step(action)
+            screen, gained, game_over, _, self.game_info = self.game.step(action)
             points += float(gained)
             screens.append(screen)
             if game_over:
@@ -219,7 +221,7 @@ class ClassicAtari(gymnasium.Env):
 # --- pools ----------------------------------------------------------------------------------------------------------------
 
 
-class AlePoolEnvs:
+class AlePoolEnvs(VectorInfo):
     """ale-py's pool of games. The game continues after a lost life: the next step is a dummy step with fire."""
 
     autoreset = Autoreset.NEXT_STEP
@@ -284,7 +286,8 @@ class AlePoolEnvs:
         self._tracker.length += valid
         episodes += self._tracker.finish(np.flatnonzero(over), info)
         self._ended = ended
-        return Step(self._stored(obs), self.options.reward(points) * valid, terminated, truncated, valid, None, episodes)
+        reward, numbers = self.options.reward(points) * valid, self._read_info(info)
+        return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes, numbers)
 
     def close(self) -> None:
         self._pool.close()
@@ -333,4 +336,5 @@ class AtariEnvPool(EnvPoolEnvs):
         self._ended = terminated | truncated
         over = truncated | ((info["terminated"] != 0) & terminated)
         episodes = self._tracker.step(np.where(valid, points, np.float32(0)), valid, over, info)
-        return Step(self._stored(obs), self.options.reward(points) * valid, terminated, truncated, valid, None, episodes)
+        reward, numbers = self.options.reward(points) * valid, self._read_info(info)
+        return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes, numbers)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from proxrl.common.tree import tree_leaves
 from proxrl.envs.api import Autoreset, EpisodeTracker, env_kwargs_hint, episode_seed
 from proxrl.envs.buffers import cast_obs, stored_space
+from proxrl.envs.info import VectorInfo
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError, one_line
 from proxrl.types import Step, Tree
@@ -78,7 +79,7 @@ def _import_envpool() -> Any:
     return envpool
 
 
-class EnvPoolEnvs:
+class EnvPoolEnvs(VectorInfo):
     """N environments of one EnvPool task. The step after the end of an episode is a dummy step that resets.
 
     If the task ends on the last step of the time limit, EnvPool reports only `truncated`, so that `terminated` can't win.
@@ -126,7 +127,7 @@ class EnvPoolEnvs:
         self.episode_counts += self._ended
         self._ended = terminated | truncated
         episodes = self._tracker.step(reward, valid, self._ended, info)
-        return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes)
+        return Step(self._stored(obs), reward, terminated, truncated, valid, None, episodes, self._read_info(info))
 
     def render(self) -> NDArray[np.uint8]:
         """Return the frame of the first environment, in pools made with `render_mode="rgb_array"`."""

@@ -16,7 +16,7 @@ from proxrl.common.imports import import_attribute
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, env_kwargs_hint, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
-from proxrl.envs.info import success_of
+from proxrl.envs.info import Info, VectorInfo, as_number, number_names, read_numbers, success_of
 from proxrl.envs.mask_wrapper import with_mask
 from proxrl.envs.spaces import map_observation, space_tree
 from proxrl.errors import ProxRLError, describe, one_line
@@ -111,7 +111,7 @@ class InProcessEnvs:
         self.episode_counts = np.zeros(self.num_envs, np.int64)
         self._first_env = first_env
         self._seed = 0
-        self._steps = [env.step for env in self._envs]
+        self._steps: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._one_array = not isinstance(self.observation_space, spaces.Dict | spaces.Tuple)
         self._action_rows = _row_reader(self.action_space)
         self._valid = np.ones(self.num_envs, np.bool_)
@@ -120,11 +120,37 @@ class InProcessEnvs:
         self._step_count = 0
         self._episode_starts = [0] * self.num_envs  # values of _step_count
         self._flags_set = False
+        self._info: NDArray[np.float64] | None = None
+        self._last_infos: dict[bool, Info] = {}  # of a step that ended an episode, and of one that did not
         self.use_buffers(Buffers.make(self.observation_space, self.num_envs))
 
     def use_buffers(self, buffers: Buffers) -> None:
         """Write results to these arrays from now on."""
         self._buffers = buffers
+
+    def record_info(self, keys: Sequence[str]) -> None:
+        if keys:
+            self._info = np.full((self.num_envs, len(keys)), np.nan)
+            self._steps = [self._recording(n, keys) for n in range(self.num_envs)]
+
+    def _recording(self, n: int, keys: Sequence[str]) -> Callable[[Any], Any]:
+        env_step = self._envs[n].step
+
+        def step(action: Any) -> Any:
+            result = env_step(action)
+            _, _, terminated, truncated, info = result
+            self._last_infos[bool(terminated or truncated)] = info
+            assert self._info is not None
+            self._info[n] = read_numbers(info, keys)
+            return result
+
+        return step
+
+    def info_names(self) -> list[str]:
+        def is_number(info: Info, key: str) -> bool:
+            return not np.isnan(as_number(info[key]))
+
+        return list(dict.fromkeys(name for info in self._last_infos.values() for name in number_names(info, is_number)))
 
     def reset(self, seed: int, episode_counts: Sequence[int] | None = None) -> Tree:
         self._seed = seed
@@ -173,7 +199,7 @@ class InProcessEnvs:
         if ended:
             self._flags_set = True
             final_obs = tree_map(lambda array: array[ended], buffers.final_obs)
-        return Step(obs_rows, rewards, buffers.terminated, buffers.truncated, self._valid, final_obs, episodes)
+        return Step(obs_rows, rewards, buffers.terminated, buffers.truncated, self._valid, final_obs, episodes, self._info)
 
     def close(self) -> None:
         while self._envs:
@@ -221,7 +247,7 @@ def _row(space: gymnasium.Space, rows: NDArray[Any], n: int) -> Any:
     return rows[n] if isinstance(space, spaces.Discrete) else rows[n, ...]
 
 
-class NativeVectorEnvs:
+class NativeVectorEnvs(VectorInfo):
     """Adapter for Gymnasium's vectorized classes, which step all environments by array operations."""
 
     frame_stack = 1
@@ -258,7 +284,7 @@ class NativeVectorEnvs:
         terminated = np.asarray(terminated)
         truncated = np.asarray(truncated) & ~terminated
         ended = terminated | truncated
-        final_obs = None
+        final_obs, final_info = None, info
         valid = ~self._ended
         if self.autoreset is Autoreset.NEXT_STEP:
             self.episode_counts += self._ended
@@ -267,10 +293,11 @@ class NativeVectorEnvs:
             self.episode_counts += ended
             if ended.any():
                 final_obs = self._final_obs(info["final_obs"], ended)
-                info = info.get("final_info", {})  # the other is that of the reset
-        episodes = self._tracker.step(np.asarray(rewards), valid, ended, info)
+                final_info = info.get("final_info", {})  # `info` is that of the reset
+        episodes = self._tracker.step(np.asarray(rewards), valid, ended, final_info)
         reward = np.asarray(rewards, np.float32)
-        return Step(cast_obs(obs, self.observation_space), reward, terminated, truncated, valid, final_obs, episodes)
+        numbers = self._read_info(info, ended if final_obs is not None else None, final_info)
+        return Step(cast_obs(obs, self.observation_space), reward, terminated, truncated, valid, final_obs, episodes, numbers)
 
     def close(self) -> None:
         self._envs.close()

@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from proxrl.common.tree import tree_map
 from proxrl.envs.api import Autoreset
@@ -28,7 +29,8 @@ from proxrl.types import Episode, Step, Tree
 
 START_SECONDS = 30.0  # includes the imports before a worker's first reply
 CLOSE_SECONDS = 2.0
-# Messages through the pipes: one byte requests a step, an empty reply says that no episode ended; all others are pickled.
+# Messages through the pipes: one byte requests a step, an empty reply says that there is nothing to report, as after a step that
+# ended no episode; all others are pickled.
 STEP = b"s"
 DONE = b""
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the parent process handles them
@@ -72,6 +74,7 @@ class WorkerEnvs:
         self._valid = np.ones(self.num_envs, np.bool_)
         self._workers: list[_Worker] = []
         self._shared: SharedArrays | None = None
+        self._info: NDArray[np.float64] | None = None
         # Runs before multiprocessing's exit handler, which sends SIGTERM, a signal that workers ignore.
         atexit.register(self.close)
         count = max(1, min(num_workers or os.cpu_count() or 1, self.num_envs))
@@ -94,7 +97,7 @@ class WorkerEnvs:
         shared = self._open()
         self.episode_counts[:] = 0 if episode_counts is None else episode_counts
         for worker in self._workers:
-            self._send(worker, pickle.dumps((seed, self.episode_counts[worker.envs].tolist())))
+            self._call(worker, "reset", seed, self.episode_counts[worker.envs].tolist())
         self._replies(self._timeout)
         self.episode_counts += 1
         return shared.buffers.obs
@@ -105,14 +108,29 @@ class WorkerEnvs:
         for worker in self._workers:
             self._send(worker, STEP)
         episodes: list[Episode] = []
-        for worker, finished in zip(self._workers, self._replies(self._timeout), strict=True):
+        for worker, reply in zip(self._workers, self._replies(self._timeout), strict=True):
+            finished, info = reply or ((), None)
             episodes += [episode._replace(env=episode.env + worker.envs.start) for episode in finished]
+            if self._info is not None:
+                self._info[worker.envs] = info
         buffers, final_obs = shared.buffers, None
         ended = np.flatnonzero(buffers.terminated | buffers.truncated)
         if len(ended):
             self.episode_counts[ended] += 1
             final_obs = tree_map(lambda array: array[ended], buffers.final_obs)
-        return Step(buffers.obs, buffers.reward, buffers.terminated, buffers.truncated, self._valid, final_obs, episodes)
+        flags = buffers.terminated, buffers.truncated
+        return Step(buffers.obs, buffers.reward, *flags, self._valid, final_obs, episodes, self._info)
+
+    def record_info(self, keys: Sequence[str]) -> None:
+        for worker in self._workers:
+            self._call(worker, "record_info", tuple(keys))
+        self._replies(self._timeout)
+        self._info = np.full((self.num_envs, len(keys)), np.nan) if keys else None
+
+    def info_names(self) -> list[str]:
+        for worker in self._workers:
+            self._call(worker, "info_names")
+        return list(dict.fromkeys(name for names in self._replies(self._timeout) for name in names or ()))
 
     def close(self) -> None:
         for worker in self._workers:
@@ -162,6 +180,10 @@ class WorkerEnvs:
         except OSError:
             raise self._lost(worker) from None
 
+    def _call(self, worker: _Worker, method: str, *arguments: Any) -> None:
+        """Ask a worker to call a method of its pool; its reply is what the method returns, without observations."""
+        self._send(worker, pickle.dumps((method, arguments)))
+
     def _replies(self, limit: float) -> list[Any]:
         """Return the replies of all workers, or raise a `ProxRLError` if one failed or did not reply within `limit` seconds."""
         deadline = time.monotonic() + limit
@@ -179,7 +201,7 @@ class WorkerEnvs:
                 message = worker.pipe.recv_bytes()
             except (EOFError, OSError):
                 raise self._lost(worker) from None
-            reply = () if message == DONE else pickle.loads(message)
+            reply = None if message == DONE else pickle.loads(message)
             if isinstance(reply, _Failure):
                 self.close()
                 failed = ProxRLError(reply.line)
@@ -249,11 +271,13 @@ def _work(pipe: Connection, stack: Connection, makers: bytes, first_env: int, ro
             message = pipe.recv_bytes()
             if message == STEP:
                 # A copy, since an environment may store its action, and the next one overwrites this memory.
-                episodes = pool.step(tree_map(np.copy, actions)).episodes
-                pipe.send_bytes(pickle.dumps(episodes) if episodes else DONE)
+                step = pool.step(tree_map(np.copy, actions))
+                reply = (step.episodes, step.info) if step.episodes or step.info is not None else None
             else:
-                pool.reset(*pickle.loads(message))
-                pipe.send_bytes(DONE)
+                method, arguments = pickle.loads(message)
+                result = getattr(pool, method)(*arguments)
+                reply = None if method == "reset" else result  # observations are in shared memory
+            pipe.send_bytes(DONE if reply is None else pickle.dumps(reply))
     except (EOFError, ConnectionError):
         return  # the pool was closed, or its process has ended
     except BaseException as error:

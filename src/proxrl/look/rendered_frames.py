@@ -90,6 +90,7 @@ class RenderingPool:
         self.num_envs, self.autoreset, self.frame_stack = pool.num_envs, pool.autoreset, pool.frame_stack
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
         self.episode_counts, self.close = pool.episode_counts, pool.close
+        self.record_info, self.info_names = pool.record_info, pool.info_names
 
     def reset(self, seed: int, episode_counts: Any = None) -> Tree:
         obs = self.pool.reset(seed, episode_counts)

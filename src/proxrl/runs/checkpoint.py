@@ -106,7 +106,8 @@ def digest(tensors: dict[str, torch.Tensor], state: str = "") -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu()
         sha.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # an empty tensor can't be viewed as bytes
+            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 
