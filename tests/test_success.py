@@ -8,8 +8,12 @@ import pytest
 
 import proxrl
 from commands import metrics, saved
+from proxrl.cli import main
+from proxrl.export.card import _scores
+from proxrl.report.page_data import page_data
 from proxrl.runs import checkpoint
 from proxrl.runs.folder import RunFolder
+from proxrl.runs.metrics import full_name
 
 TINY: dict[str, Any] = {
     "num_envs": 2, "rollout_steps": 16, "num_minibatches": 2, "epochs": 1, "total_steps": 96, "hidden_sizes": (8,),
@@ -54,3 +58,40 @@ def test_checkpoints_from_before_successes_were_known_can_be_resumed() -> None:
     known = json.loads((resumed.path / "status.json").read_text())["success_rate"]
     assert known == pytest.approx(2 / 5)
     assert [len(episode) for episode in saved(resumed.path)[1]["recent"]] == [5] * 42
+
+
+def test_the_commands_show_the_rate_beside_the_return(capsys: pytest.CaptureFixture[str]) -> None:
+    result = proxrl.train("info_envs:Goals", **{**TINY, "quiet": False})
+    assert result.success_rate == pytest.approx(6 / 16)
+    run = str(result.path)
+
+    def output(*words: str) -> str:
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    done = capsys.readouterr().out
+    evaluated = output("eval", run, "--episodes", "24")  # 3 in each of 8 environments
+    listed, compared = output("runs"), output("compare", run)
+    plotted = output("plot", run, "--metric", "success", "length", "--text")
+    assert "Done at step 96: return 3 over the last 32 episodes, best 3, success rate 38%" in done
+    assert evaluated.count("return 3.00 ± 0.00  success rate 33%  (min 3.00") == 2
+    assert [word for word in listed.split() if word in ("success", "38%", "best")] == ["best", "success", "38%"]
+    assert plotted.startswith("info_envs:Goals  success rate  ppo, 1 seed\n")
+    assert "info_envs:Goals  episodic length  ppo, 1 seed\n" in plotted
+    assert "Mean success rate of the same episodes (number of seeds)" in compared
+    assert "33% (1)" in compared  # of the evaluation, as the return
+    evaluations = json.loads((result.path / "evaluations.json").read_text())["latest"]
+    assert evaluations["stochastic"]["success_rate"] == pytest.approx(1 / 3)
+    (page,) = page_data([RunFolder(result.path)])["runs"]
+    assert page["success_rate"] == pytest.approx(6 / 16)
+    assert page["evaluations"]["latest"]["deterministic"]["success_rate"] == pytest.approx(1 / 3)
+    assert "24 episodes, success rate 33%" in "\n".join(_scores("info_envs:Goals", {"stochastic": evaluations["stochastic"]}))
+    assert json.loads(output("compare", run, "--json"))["tasks"][0]["success_rates"] == {"ppo": [pytest.approx(1 / 3)]}
+    assert json.loads(output("runs", "--json"))[0]["success_rate"] == pytest.approx(6 / 16)
+
+
+def test_metrics_have_short_names() -> None:
+    logged = ["charts/episodic_return", "charts/success_rate", "losses/entropy", "eval/success_rate", "info/terms/forward"]
+    names = ("return", "success", "entropy", "losses/entropy", "terms/forward", "success_rate", "nothing")
+    full = ("charts/episodic_return", "charts/success_rate", "losses/entropy", "losses/entropy", "info/terms/forward")
+    assert tuple(full_name(name, logged) for name in names) == (*full, "success_rate", "nothing")  # two have that ending

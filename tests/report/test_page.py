@@ -227,6 +227,32 @@ def test_key_metrics_are_small_charts_below_the_selected_one(driver: Any, report
 
 
 @needs_browser
+def test_successes_are_shown_beside_returns(driver: Any, runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "seed1"
+    shutil.copytree(runs / "Pendulum-v1/ppo/seed1", run)
+    data = page_data([RunFolder(run)])
+    scores = {"mean": 1.5, "std": 0.5, "min": 1, "max": 2, "episodes": 2, "returns": [1, 2], "success_rate": 0.5}
+    evaluations = {"latest": {"step": 1280, "deterministic": scores}}
+    data["runs"][0] |= {"success_rate": 0.754, "evaluations": evaluations}
+    page = tmp_path / "page.html"
+    page.write_text(as_html(data), encoding="utf-8")
+    show(driver, page)
+    card, listed, evaluation = driver.execute_script(
+        "return [document.querySelector('.numbers').innerText, runs.innerText, evaluation.innerText]"
+    )
+    assert "success\n75%" in card
+    assert listed.split("\n")[1].split("\t")[6:8] == ["Best", "Success"]
+    assert "75%" in listed
+    assert "Max\tSuccess\tEpisodes" in evaluation
+    assert "\t50%\t2\t" in evaluation
+    data["runs"][0] |= {"success_rate": None, "evaluations": {}}
+    page.write_text(as_html(data), encoding="utf-8")
+    show(driver, page)
+    assert "Success" not in driver.execute_script("return document.querySelector('.numbers').innerText + runs.innerText")
+    assert console_messages(driver) == []
+
+
+@needs_browser
 def test_a_running_run_shows_the_time_left(driver: Any, runs: Path, tmp_path: Path) -> None:
     run = tmp_path / "seed1"
     shutil.copytree(runs / "Pendulum-v1/ppo/seed1", run)

@@ -48,6 +48,7 @@ def run(options: dict[str, Any]) -> int:
         print(json.dumps(comparison.as_json()))
         return 0
     print_returns(comparison)
+    print_success_rates(comparison)
     if comparison.aggregates:
         print()
         print_aggregates(comparison)
@@ -77,6 +78,20 @@ def print_returns(comparison: "Comparison") -> None:
     )
     print(f"Mean {kind} ± standard deviation over seeds (number of seeds)")
     print_table(["environment", *comparison.names, "published"], rows, numbers=[*comparison.names, "published"])
+
+
+def print_success_rates(comparison: "Comparison") -> None:
+    """Print a table of the environments whose info tells successes; nothing if there is none."""
+    import numpy as np
+
+    rows = []
+    for task in comparison.results:
+        rates = [task.success_rates.get(name, ()) for name in comparison.names]
+        if any(rates):
+            rows.append([task.env, *(f"{np.mean(values):.0%} ({len(values)})" if values else "-" for values in rates)])
+    if rows:
+        print("\nMean success rate of the same episodes (number of seeds)")
+        print_table(["environment", *comparison.names], rows, numbers=comparison.names)
 
 
 def print_aggregates(comparison: "Comparison") -> None:

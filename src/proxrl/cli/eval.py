@@ -8,7 +8,8 @@ from proxrl.cli.parser import Parser
 from proxrl.common.imports import without_garbage_collection
 
 DESCRIPTION = """\
-Play deterministic and stochastic episodes with a trained policy, and print the return of each kind.
+Play deterministic and stochastic episodes with a trained policy, and print the return of each kind, and
+the success rate if the environment's info tells it (docs/runs.md).
 Normalization statistics are frozen, and all environments play equally many episodes.
 
   proxrl eval runs/CartPole-v1/ppo/seed1
@@ -40,5 +41,6 @@ def run(options: dict[str, Any]) -> int:
     for kind, score in scores.items():
         low, high = min(score.returns), max(score.returns)
         spread = f"min {low:.2f}, max {high:.2f}, {len(score.returns)} episodes"
-        print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}  ({spread})")
+        success = "" if score.success_rate is None else f"  success rate {score.success_rate:.0%}"
+        print(f"{kind:<13}  return {score.mean:.2f} ± {score.deviation:.2f}{success}  ({spread})")
     return 0

@@ -11,7 +11,7 @@ Draw the learning curves of runs: one line for each name, the mean over its seed
 bootstrap interval.
 
   proxrl plot runs --out curves.svg
-  proxrl plot runs/CartPole-v1 --metric charts/episodic_return losses/entropy --x time
+  proxrl plot runs/CartPole-v1 --metric return entropy --x time
   proxrl plot runs --text
 """
 
@@ -28,9 +28,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--metric",
         nargs="+",
-        default=["charts/episodic_return"],
+        default=["return"],
         metavar="NAME",
-        help="metrics to draw, one row of panels each (default charts/episodic_return)",
+        help="metrics to draw, one row of panels each: return, length, success, or any logged metric, with or without the part"
+        " before its slash (default return)",
     )
     parser.add_argument(
         "--x", choices=["step", "time"], default="step", help="horizontal axis: steps or training time (default step)"

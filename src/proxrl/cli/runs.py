@@ -45,19 +45,26 @@ def run(options: dict[str, Any]) -> int:
     groups: dict[tuple[Any, ...], list[Summary]] = {}
     for one in found:
         groups.setdefault((one.folder.path,) if options["each"] else (one.folder.path.parent, one.env, one.name), []).append(one)
-    columns = ["environment", "name", "seeds", "steps", "return", "best return", "age", "state"]
-    print_table(columns, [row(group) for group in groups.values()], numbers=["steps", "return", "best return", "age"])
+    columns = ["environment", "name", "seeds", "steps", "return", "best return", "success", "age", "state"]
+    rows = [row(group) for group in groups.values()]
+    if all(one.success_rate is None for one in found):
+        index = columns.index("success")
+        for cells in (columns, *rows):
+            del cells[index]
+    print_table(columns, rows, numbers=["steps", "return", "best return", "success", "age"])
     return 0
 
 
 def row(group: Sequence["Summary"]) -> list[str]:
-    """Return the cells of the seeds of one name: fewest and most steps, mean return, highest best return.
+    """Return the cells of the seeds of one name: fewest and most steps, mean return, highest best return,
+    mean success rate.
 
     A run has no best return before 20 episodes have finished.
     """
     seeds = sorted(one.seed for one in group if one.seed is not None)
     steps = sorted(one.step for one in group)
     returns = [one.mean_return for one in group if one.mean_return is not None]
+    successes = [one.success_rate for one in group if one.success_rate is not None]
     best = max((one.best_return for one in group if one.best_return is not None), default=None)
     updated = max((one.updated for one in group if one.updated is not None), default=None)
     states = Counter(one.state for one in group)
@@ -68,6 +75,7 @@ def row(group: Sequence["Summary"]) -> list[str]:
         f"{steps[0]:,}" if steps[0] == steps[-1] else f"{steps[0]:,} - {steps[-1]:,}",
         format_number(sum(returns) / len(returns) if returns else None),
         format_number(best),
+        f"{sum(successes) / len(successes):.0%}" if successes else "-",
         "-" if updated is None else age((datetime.now(UTC) - updated).total_seconds()),
         next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()),
     ]
@@ -103,5 +111,6 @@ def as_json(one: "Summary") -> dict[str, Any]:
         "planned_steps": one.planned_steps,
         "mean_return": one.mean_return,
         "best_return": one.best_return,
+        "success_rate": one.success_rate,
         "updated": one.updated.isoformat() if one.updated else None,
     }

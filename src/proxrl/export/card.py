@@ -181,13 +181,18 @@ def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
 
 def _scores(env: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = [
-        (f"this policy, {kind}", f"{score['mean']:.2f} ± {score['std']:.2f}", f"{score['episodes']} episodes")
+        (f"this policy, {kind}", f"{score['mean']:.2f} ± {score['std']:.2f}", f"{score['episodes']} episodes{_success(score)}")
         for kind, score in scores.items()
     ]
     for entry in published(env) if rows else ():
         steps = "" if entry.steps is None else f"{entry.steps:,} steps"
         rows.append((f"published: {entry.implementation}", entry.score(), steps))
     return ["## Scores", table(("", "return", "of"), rows)] if rows else []
+
+
+def _success(score: Mapping[str, Any]) -> str:
+    rate = score.get("success_rate")
+    return "" if rate is None else f", success rate {rate:.0%}"
 
 
 def _curve(folder: RunFolder) -> list[str]:

@@ -49,6 +49,7 @@ class EnvResults:
     reference: Published | None  # the published return that scores 1, if it is above `zero`
     zero: float | None
     one: float | None
+    success_rates: Mapping[str, Sequence[float]] = field(default_factory=dict)  # name → one rate per seed, if info tells
 
     def scores(self, name: str) -> Scores:
         """Return the scores of a name, one per seed."""
@@ -78,6 +79,7 @@ class Comparison:
                 "reference": result.reference and result.reference._asdict(),
                 "zero": result.zero,
                 "one": result.one,
+                "success_rates": dict(result.success_rates),
             }
             for result in self.results
         ]
@@ -108,7 +110,9 @@ def compare(runs: Sequence[str | Path], runs_dir: str | Path = RUNS_DIR) -> Comp
         if len(set(steps.values())) > 1:
             trained = ", ".join(f"{name} {count:,} steps" for name, count in steps.items())
             notes.append(f"{env}: trained for different numbers of steps: {trained}")
-        results.append(EnvResults(env, returns, published(env), reference(env), *_scale(env, by_name, returns)))
+        success_rates = {name: rates for name, group in by_name.items() if (rates := _success_rates(group, evaluated))}
+        scale = _scale(env, by_name, returns)
+        results.append(EnvResults(env, returns, published(env), reference(env), *scale, success_rates))
     if not results:
         raise ProxRLError("no run there has finished an episode yet; 'proxrl train' writes returns as episodes end")
     without_returns = [name for name in names if not any(name in result.returns for result in results)]
@@ -145,6 +149,13 @@ def _returns(runs: Sequence[Summary], evaluated: bool) -> list[float]:
     ordered = sorted(runs, key=lambda run: run.seed or 0)
     returns = [run.evaluated_score if evaluated else run.mean_return for run in ordered]
     return [value for value in returns if value is not None]
+
+
+def _success_rates(runs: Sequence[Summary], evaluated: bool) -> list[float]:
+    """Return the success rates of the runs whose info tells, ordered by seed."""
+    ordered = sorted(runs, key=lambda run: run.seed or 0)
+    rates = [run.evaluated_success_rate if evaluated else run.success_rate for run in ordered]
+    return [rate for rate in rates if rate is not None]
 
 
 def _scale(

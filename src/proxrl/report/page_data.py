@@ -74,6 +74,7 @@ class PageRun:
             "planned_steps": summary.planned_steps or summary.settings.get("total_steps"),
             "mean_return": summary.mean_return,
             "best_return": summary.best_return,
+            "success_rate": summary.success_rate,
             "seconds": seconds,
             "steps_per_second": speed if speed is not None else summary.step / seconds if seconds else None,
             "updated": updated or None,

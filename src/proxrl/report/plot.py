@@ -13,7 +13,7 @@ from proxrl.errors import ProxRLError
 from proxrl.report.curves import CONFIDENCE, POINTS, SMOOTHING, Band, Curve, Numbers, band, grouped, read_curves
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_runs, labels
-from proxrl.runs.metrics import RETURN, logged_metrics
+from proxrl.runs.metrics import RETURN, full_name, logged_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,18 +34,22 @@ def collect_bands(
     smoothing: float = SMOOTHING,
     runs_dir: str | Path = RUNS_DIR,
 ) -> Bands:
-    """Return the bands of all runs that `runs` stand for, see `find_runs`; runs that differ only in the seed share a band."""
+    """Return the bands of all runs that `runs` stand for, see `find_runs`; runs that differ only in the seed share a band.
+
+    Metrics may have short names, see `full_name`; in the result they have their full ones.
+    """
     if not 0 <= smoothing < 1:
         raise ProxRLError(f"--smoothing is {smoothing:g}, but must be a share of the run: at least 0 and less than 1")
     folders = find_runs(runs, runs_dir)
     settings = [(folder.path, folder.settings()) for folder in folders]
+    logged = sorted({name for folder in folders for name in logged_metrics(folder)})
+    metrics = list(dict.fromkeys(full_name(metric, logged) for metric in metrics))
     names = labels([(path, str(values["env"]), str(values.get("name", "?"))) for path, values in settings])
     curves_of_runs = [read_curves(folder, metrics, by, name) for folder, name in zip(folders, names, strict=True)]
     bands: Bands = {}
     for metric in metrics:
         curves = [by_metric[metric] for by_metric in curves_of_runs if metric in by_metric]
         if not curves:
-            logged = sorted({name for folder in folders for name in logged_metrics(folder)})
             advice = f"they have {', '.join(logged)}" if logged else "'proxrl train' writes it as episodes end"
             raise ProxRLError(f"no run there has {metric} yet; {advice}")
         for env, groups in grouped(curves).items():
@@ -78,7 +82,7 @@ def plot(
 
     check_figure(out)
     bands = collect_bands(runs, metrics, by, smoothing, runs_dir)
-    cells = layout(list(bands), metrics)
+    cells = layout(list(bands), list(dict.fromkeys(metric for by_metric in bands.values() for metric in by_metric)))
     rows, columns = (1 + max(cell[axis] for cell in cells.values()) for axis in (0, 1))
     figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)

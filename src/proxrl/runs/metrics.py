@@ -1,12 +1,13 @@
 """Read `metrics.jsonl`, which contains everything that a run logged."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from proxrl.runs.folder import RunFolder
 
 RETURN = "charts/episodic_return"
+SHORT_NAMES = {"return": RETURN, "length": "charts/episodic_length", "success": "charts/success_rate"}
 
 
 def read_lines(run: RunFolder) -> Iterator[dict[str, Any]]:
@@ -21,6 +22,19 @@ def read_lines(run: RunFolder) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(entry, dict) and "step" in entry:
                 yield entry
+
+
+def full_name(metric: str, logged: Iterable[str]) -> str:
+    """Return the logged metric that a name stands for: a full name, a short name, or the part after the slash if only one
+    metric has it. Other names are returned unchanged.
+    """
+    names = set(logged)
+    if metric in names:
+        return metric
+    if metric in SHORT_NAMES:
+        return SHORT_NAMES[metric]
+    ending = [name for name in names if name.partition("/")[2] == metric]
+    return ending[0] if len(ending) == 1 else metric
 
 
 def logged_metrics(run: RunFolder) -> list[str]:

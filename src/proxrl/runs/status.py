@@ -25,6 +25,7 @@ class Summary:
     planned_steps: int | None
     mean_return: float | None  # of the last 100 training episodes
     best_return: float | None
+    success_rate: float | None  # of the same episodes; None if their info does not tell
     updated: datetime | None
     # By name of the checkpoint: step, seed, and the summaries of its deterministic and stochastic scores.
     evaluations: Mapping[str, Any]
@@ -47,6 +48,12 @@ class Summary:
         """The stochastic return of the latest checkpoint, or None if it was not evaluated."""
         scores = current_evaluation(self.folder)
         return None if scores is None else float(scores["stochastic"]["mean"])
+
+    @property
+    def evaluated_success_rate(self) -> float | None:
+        """The success rate of the same episodes, or None if their info does not tell."""
+        scores = current_evaluation(self.folder)
+        return None if scores is None else _number(scores["stochastic"].get("success_rate"))
 
 
 def summarize(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = None) -> Summary:
@@ -73,6 +80,7 @@ def summarize(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = Non
         planned_steps=None if planned is None else int(planned),
         mean_return=mean,
         best_return=best,
+        success_rate=_number(status.get("success_rate")),
         updated=_time(status.get("updated")),
         evaluations=read_evaluations(folder),
     )

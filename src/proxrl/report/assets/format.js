@@ -19,6 +19,10 @@ function formatNumber(value, digits = 4) {
   return String(Number(Number(value).toPrecision(digits)));
 }
 
+function formatPercent(share) {
+  return share === null || share === undefined ? "–" : `${Math.round(share * 100)}%`;
+}
+
 /** Formats a number with the suffix k, M or G. */
 function formatShort(value) {
   const size = Math.abs(value);

@@ -87,6 +87,7 @@ function overviewCards(runs) {
       for (const [name, value, note] of [
         ["return", formatSpread(meanOf(returns), spread), `of the last 100 training episodes${each}`],
         ["best", formatNumber(meanOf(members.map((run) => run.best_return))), `highest mean return of training so far${each}`],
+        ...successPairs(members, each),
         ["steps", stepsText(steps / members.length, planned / members.length), `agent steps${each}`],
         ["time", formatTime(meanOf(members.map((run) => run.seconds))), `spent training${each}`],
         ["steps/s", formatNumber(meanOf(members.map((run) => run.steps_per_second)), 3), `of the last session${each}`],
@@ -103,6 +104,12 @@ function overviewCards(runs) {
   return cards;
 }
 
+/** Returns the mean success rate of runs as an entry of a card; nothing if their environment does not tell successes. */
+function successPairs(runs, each) {
+  const rates = numbersIn(runs.map((run) => run.success_rate));
+  return rates.length ? [["success", formatPercent(meanOf(rates)), `share of successes in the last 100 training episodes${each}`]] : [];
+}
+
 /** Returns the seconds that a running run still needs at its present speed, or null. */
 function secondsLeft(run) {
   const steps = run.planned_steps - run.step;
@@ -116,14 +123,15 @@ function leftPairs(runs) {
 }
 
 function runsTable(runs, age) {
-  const running = runs.some((run) => secondsLeft(run) !== null);
+  const running = runs.some((run) => secondsLeft(run) !== null), told = numbersIn(runs.map((run) => run.success_rate)).length > 0;
   const rows = runs.map((run) => [
     run.env, run.label, String(run.seed ?? "–"), badge(run.state), run.step.toLocaleString("en"),
-    formatNumber(run.mean_return), formatNumber(run.best_return), formatNumber(run.steps_per_second, 3), formatTime(run.seconds),
-    ...(running ? [formatTime(secondsLeft(run))] : []), age(run),
+    formatNumber(run.mean_return), formatNumber(run.best_return), ...(told ? [formatPercent(run.success_rate)] : []),
+    formatNumber(run.steps_per_second, 3), formatTime(run.seconds), ...(running ? [formatTime(secondsLeft(run))] : []), age(run),
   ]);
-  const headings = ["Environment", "Name", "Seed", "State", "Step", "Return", "Best", "Steps/s", "Time"];
-  return table([...headings, ...(running ? ["Time left"] : []), "Last change"], rows, [2, 4, 5, 6, 7, 8, ...(running ? [9] : [])]);
+  const numbers = ["Return", "Best", ...(told ? ["Success"] : []), "Steps/s", "Time", ...(running ? ["Time left"] : [])];
+  const headings = ["Environment", "Name", "Seed", "State", "Step", ...numbers, "Last change"];
+  return table(headings, rows, [2, 4, ...numbers.map((_, index) => 5 + index)]);
 }
 
 /** Draws a dot for each episode. All strips of an environment have the same scale. */
@@ -160,15 +168,16 @@ function evaluationElements(runs) {
     const scores = [...names.values()].flat().flatMap(scoresOf);
     if (!scores.length) continue;
     const all = scores.flatMap((score) => score.returns || []), low = Math.min(...all), high = Math.max(...all);
+    const told = numbersIn(scores.map((score) => score.success_rate)).length > 0;
     const rows = scores.map((score) => [
       `${score.run.label} · seed ${score.run.seed ?? "?"}`, score.kind, formatSpread(score.mean, score.std),
-      formatNumber(score.min), formatNumber(score.max), String(score.episodes),
+      formatNumber(score.min), formatNumber(score.max), ...(told ? [formatPercent(score.success_rate)] : []), String(score.episodes),
       score.returns ? dotStrip(score.returns, low, high) : null, score.checkpoint + (score.old ? " (not the last)" : ""),
     ]);
     const box = element("div", { class: "scroll" });
     const scale = `${formatNumber(low)} to ${formatNumber(high)}`;
-    const headings = ["Run", "Actions", "Return", "Min", "Max", "Episodes", scale, "Checkpoint"];
-    box.append(table(headings, rows, [2, 3, 4, 5]));
+    const headings = ["Run", "Actions", "Return", "Min", "Max", ...(told ? ["Success"] : []), "Episodes", scale, "Checkpoint"];
+    box.append(table(headings, rows, [2, 3, 4, 5, ...(told ? [6] : [])]));
     parts.push(element("h3", {}, env), box);
   }
   if (parts.length) parts.push(element("p", { class: "note" }, EVALUATION_NOTE));
