@@ -1,10 +1,12 @@
 """`proxrl.load(run)` returns an Agent, a trained policy to act with: `agent.act(obs)`."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Dict
 from numpy.typing import NDArray
 
@@ -12,13 +14,17 @@ from proxrl.build import build_compute, build_device
 from proxrl.common.seeding import Purpose, generator
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
+from proxrl.engine.autograd import TorchCompute
 from proxrl.engine.flat import FlatParameters
 from proxrl.envs.buffers import stored_dtype
 from proxrl.envs.mask_wrapper import split_mask
 from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.spaces import Masked, map_observation, space_from_json, space_tree, wrong_values
 from proxrl.errors import ProxRLError
+from proxrl.look.action_distribution import ActionDistribution, count_rows
+from proxrl.policy.distributions import Distribution
 from proxrl.policy.heads import env_actions
+from proxrl.policy.memory import State
 from proxrl.policy.networks import make_policy
 from proxrl.runs import checkpoint
 from proxrl.runs.folder import RUNS_DIR, RunFolder
@@ -57,18 +63,63 @@ class Agent:
         Agents that were trained with action masks need `mask`, the environment's `info["action_mask"]`.
         """
         rows, single = self._rows(obs, mask)
-        count = len(next(tree_leaves(rows)))
-        if self.starts:
-            self.state = self.compute.initial_state(count)
-        starts, self.starts = np.full(count, self.starts, np.bool_), False
+        count = count_rows(rows)
+        state, starts = self._memory(count)
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
         self.policy.guard.check(rows)
-        sample, self.state = self.compute.act(rows, self.state, starts, noise)
+        sample, self.state = self.compute.act(rows, state, starts, noise)
+        self.starts = False
         actions = env_actions(self.policy.head, sample)
         return tree_map(lambda leaf: leaf[0], actions) if single else actions
 
-    def _rows(self, obs: Tree, mask: Any) -> tuple[Tree, bool]:
-        """Return the observation as rows for the policy, and whether it was a single one, as its shape shows."""
+    def value(self, obs: Tree) -> Any:
+        """Return the value of an observation, a number, or those of a batch [N]: the discounted sum of future rewards that the
+        critic expects, in the scale of training (after `reward_scale` and `normalize_rewards`).
+
+        Like `distribution` and `log_prob`, it leaves the memory that `act` keeps as it is.
+        """
+        _, value, single = self._outputs(*self._rows(obs, None, needs_mask=False))
+        values = value.cpu().numpy()
+        return values[0].item() if single else values
+
+    def distribution(self, obs: Tree, mask: Any = None) -> ActionDistribution:
+        """Return the distribution from which `act` takes the action for an observation, or those for the rows of a batch.
+
+        It has `mode`, `sample`, `log_prob` and `entropy`; and `probabilities`, or `mean` and `std`, as the action space has them.
+        """
+        rows, single = self._rows(obs, mask)
+        self.policy.guard.check(rows)
+        distribution, _, _ = self._outputs(rows, single)
+        return ActionDistribution(distribution, self.policy.head, self.action_space, self.rng, single)
+
+    def log_prob(self, obs: Tree, action: Tree, mask: Any = None) -> Any:
+        """Return the log-probability of an action of the environment, a number, or one for each row of a batch [N]."""
+        return self.distribution(obs, mask).log_prob(action)
+
+    def _memory(self, count: int) -> tuple[State, NDArray[np.bool_]]:
+        """Return the state of the memory for the next observations, and whether these begin an episode."""
+        state = self.compute.initial_state(count) if self.starts else self.state
+        return state, np.full(count, self.starts, np.bool_)
+
+    @torch.no_grad()
+    def _outputs(self, rows: Tree, single: bool) -> tuple[Distribution, torch.Tensor, bool]:
+        """Return the distributions and values of rows of observations."""
+        device = next(self.policy.parameters()).device
+
+        def tensor(array: NDArray[Any]) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+        state, starts = self._memory(count_rows(rows))
+        precision = self.compute.precision if isinstance(self.compute, TorchCompute) else contextlib.nullcontext
+        with precision():
+            distribution, value, _ = self.policy(tree_map(tensor, rows), state, tensor(starts))
+        return distribution, value.float(), single
+
+    def _rows(self, obs: Tree, mask: Any, needs_mask: bool = True) -> tuple[Tree, bool]:
+        """Return the observation as rows for the policy, and whether it was a single one, as its shape shows.
+
+        Values do not depend on masks: for them, everything is allowed.
+        """
         space = self.observation_space
         if not isinstance(space, Masked):
             return _in_rows(space, self._filled(space, obs))
@@ -77,9 +128,11 @@ class Agent:
             # If only the actor's keys are there, they stay a dict even if there is just one: those of the critic may be missing.
             rest = {name: value for name, value in obs.items() if name != key}
             obs, mask = (rest, obs[key]) if set(rest) == set(self.config.actor_keys or ()) else split_mask(obs, key)
-        if mask is None:
+        if mask is None and needs_mask:
             raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
         rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
+        if not needs_mask:
+            return {"observation": rows, MASK: np.ones((count_rows(rows), space.choices), np.int8)}, single
         try:
             masks = [mask] if single else list(mask)
             if any(each is None for each in masks):  # perhaps one mask of a Tuple of actions, for a whole batch
@@ -87,8 +140,8 @@ class Agent:
             bits = [flatten_mask(self.action_space, each) for each in masks]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise ProxRLError(f"the mask does not fit the action space {self.action_space} ({error})") from None
-        if len(bits) != len(next(tree_leaves(rows))):
-            raise ProxRLError(f"there are {len(bits)} masks for {len(next(tree_leaves(rows)))} observations; give one for each")
+        if len(bits) != count_rows(rows):
+            raise ProxRLError(f"there are {len(bits)} masks for {count_rows(rows)} observations; give one for each")
         return {"observation": rows, MASK: np.stack(bits)}, single
 
     def _filled(self, space: gymnasium.Space, obs: Tree) -> Tree:

@@ -70,6 +70,11 @@ class BoxHead(Head):
             self.move_constants(unit.device)
         return self.clipped(self.lowest.to(unit.dtype) + self.width.to(unit.dtype) * unit)  # rounding could exceed a bound
 
+    def unit(self, action: Tensor) -> Tensor:
+        """Return actions of the space, in double precision, moved from the bounds to (0, 1)."""
+        rows = action.reshape(len(action), -1)
+        return ((rows - self.lowest.to(rows.device)) / self.width.to(rows.device)).clamp(Beta.EDGE, 1 - Beta.EDGE)
+
     def in_precision(self, action: Tensor, precision: torch.dtype) -> Tensor:
         """Return actions in the precision to scale them in: double if single has no room for the bounds."""
         return action.to(torch.promote_types(self.env_dtype, precision if self.fits_single else torch.float64))
@@ -116,6 +121,9 @@ class GaussianHead(BoxHead):
     def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         return self.clipped(action)
 
+    def from_env(self, action: Tensor) -> Tensor:
+        return action.reshape(len(action), -1).float()
+
 
 class TanhHead(GaussianHead):
     """A Gaussian squashed by tanh. Its mode is taken to be the squashed mean, which is the median."""
@@ -131,6 +139,9 @@ class TanhHead(GaussianHead):
 
     def to_env(self, action: Tensor, precision: torch.dtype = torch.float64) -> Array:
         return self.scaled((torch.tanh(self.in_precision(action, precision)) + 1) / 2)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return torch.atanh(2 * self.unit(action) - 1).float()
 
 
 class BetaHead(BoxHead):
@@ -152,3 +163,6 @@ class BetaHead(BoxHead):
 
     def to_env(self, action: Tensor, precision: torch.dtype = torch.float64) -> Array:
         return self.scaled(self.in_precision(action, precision))
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return self.unit(action).float()

@@ -62,6 +62,12 @@ class Head(nn.Module, abc.ABC):
         scaled to bounds in double precision; exported files use single, which more runtimes have.
         """
 
+    @abc.abstractmethod
+    def from_env(self, action: Any) -> Tensor:
+        """Return the samples of actions, given as tensors of whole numbers or doubles on the host: the inverse of `to_env`, up to
+        clipping. Actions on a bound of a bounded distribution, whose density is zero or infinite there, are moved inside.
+        """
+
     def in_space(self, action: Array) -> Array:
         """Return actions [N, n] in the shape and data type of the space. A call that changes nothing would still take time."""
         if self.env_shape != self.layout.shape:
@@ -112,6 +118,9 @@ class CategoricalHead(Head):
     def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         return self.in_space(action + self.start if self.start else action)
 
+    def from_env(self, action: Tensor) -> Tensor:
+        return action - self.start
+
 
 class MultiCategoricalHead(Head):
     """The head of MultiDiscrete action spaces."""
@@ -137,6 +146,9 @@ class MultiCategoricalHead(Head):
             self.move_constants(action.device)
         return self.in_space(action + self.start)
 
+    def from_env(self, action: Tensor) -> Tensor:
+        return action.flatten(1) - self.start.to(action.device)
+
 
 class BernoulliHead(Head):
     """The head of MultiBinary action spaces."""
@@ -156,3 +168,6 @@ class BernoulliHead(Head):
 
     def to_env(self, action: Array, precision: torch.dtype = torch.float64) -> Array:
         return self.in_space(action)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return action.flatten(1).float()

@@ -62,6 +62,10 @@ class ProductHead(Head):
         parts = iter([head.to_env(columns.read(action), precision) for head, columns in pairs])
         return tree_map(lambda _: next(parts), self.tree)
 
+    def from_env(self, action: Any) -> Tensor:
+        parts = [head.from_env(part).float() for head, part in zip(self.heads, tree_leaves(action), strict=True)]
+        return torch.cat([part.reshape(len(part), -1) for part in parts], -1)
+
 
 def make_head(space: gymnasium.Space, config: Config) -> Head:
     """Return the head of an action space; raise an error for spaces that have none."""
