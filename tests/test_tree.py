@@ -15,7 +15,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "proxrl"
 ORDER = [
     ["__main__"],
     ["cli"],
-    ["tuning", "bench"],
+    ["tuning", "many_runs", "bench"],
+    ["jobs"],
     ["export"],
     ["report"],
     ["launch"],

@@ -131,12 +131,14 @@ def atari_options(config: Config) -> AtariOptions:
     return AtariOptions(**{field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)})
 
 
-def build_world(config: Config) -> World:
-    """Connect to the ranks that the launcher started together with this one; without a launcher, this rank is alone."""
+def build_world(config: Config, cores: int | None = None) -> World:
+    """Connect to the ranks that the launcher started together with this one; without a launcher, this rank is alone, and `cores`
+    limits how many it uses.
+    """
     launch = launched()
     kind = launch.kind if config.world == "auto" else config.world
     if kind == "solo":
-        return Solo()
+        return Solo(cores)
     if launch.size == 1:
         starter = "mpirun -n 2" if kind == "mpi" else "torchrun --nproc-per-node 2 -m"
         raise CollectiveError(f"--world {kind}, but no launcher has started several ranks; use {starter} proxrl train ...")

@@ -77,6 +77,7 @@ class RunOptions:
     debug: bool = False
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
+    cores: int | None = None  # how many the run uses at most, if others train beside it; None: all
 
 
 @with_settings
@@ -143,7 +144,7 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
     """Train with these settings, from the start or from the run's last checkpoint."""
     with ExitStack() as stack:
         stack.enter_context(arithmetic(config))
-        world = build_world(config)
+        world = build_world(config, options.cores)
         stack.enter_context(ending_together(world, options.debug))
         config, options = agree_on_settings(world, config, options)
         # All ranks build before the folder is touched: what can't be built must not cost an old run by --clobber.

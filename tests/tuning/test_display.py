@@ -5,7 +5,7 @@ from terminals import run_in_pipe, run_on_terminal, screen_lines
 SESSION = """
 from types import SimpleNamespace
 from proxrl.tuning import display
-from proxrl.tuning.pool import Running
+from proxrl.tuning.study import Running
 display.time = SimpleNamespace(monotonic=iter([1000.0, 1090.0]).__next__)
 shown = display.StudyDisplay(total=4, seeds=2, done=1, quiet=False)
 shown.message("Tuning")

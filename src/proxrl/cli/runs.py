@@ -10,6 +10,7 @@ from proxrl.cli.arguments import add_runs
 from proxrl.cli.parser import Parser
 from proxrl.cli.table import print_table
 from proxrl.common.numbers import format_number
+from proxrl.many_runs.grid import ranges
 
 if TYPE_CHECKING:
     from proxrl.runs.status import Summary
@@ -79,17 +80,6 @@ def row(group: Sequence["Summary"]) -> list[str]:
         "-" if updated is None else age((datetime.now(UTC) - updated).total_seconds()),
         next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()),
     ]
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as text: 1, 2, 3, 5 as `1-3, 5`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts) or "-"
 
 
 def age(seconds: float) -> str:

@@ -23,6 +23,7 @@ Train PPO on an environment. Running the same command again resumes the run.
   proxrl train CartPole-v1
   proxrl train HalfCheetah-v4 --num-envs 8 --rollout-steps 256 --seed 2
   proxrl train my_package:make_env --env-kwargs difficulty=3
+  proxrl train CartPole-v1 --seeds 1-5 --sweep learning_rate=1e-4,3e-4    (see docs/many_runs.md)
   mpirun -n 8 proxrl train HalfCheetah-v4 --num-envs 64    (see docs/distributed.md)
 
 Settings that are not given come from the preset of the environment's family, otherwise from the
@@ -43,6 +44,23 @@ def add_arguments(parser: Parser) -> None:
         "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="log to TensorBoard (default on)"
     )
     outside.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add_many_runs(parser)
+
+
+def add_many_runs(parser: Parser) -> None:
+    many = parser.add_group("many runs")
+    many.add_argument(
+        "--seeds", nargs="+", metavar="N", help="train several seeds, each in a process of its own: 1 2 3, 1-5, or both"
+    )
+    many.add_argument(
+        "--sweep",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=X,X,...",
+        help="train with each of these values of a setting; several settings make a grid",
+    )
+    many.add_argument("--jobs", type=int, metavar="N", help="runs trained at a time (default: as many as the cores carry)")
 
 
 def add_run_settings(parser: Parser) -> None:
@@ -63,6 +81,11 @@ def add_run_settings(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     names = ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")
     run_options, show_config = {name: options.pop(name) for name in names}, options.pop("print_config")
+    seeds, sweeps, jobs = (options.pop(name) for name in ("seeds", "sweep", "jobs"))
+    if seeds is not None or sweeps:
+        return run_many(options, run_options, (seeds, sweeps, jobs), show_config)
+    if jobs is not None:
+        raise ProxRLError("--jobs is for several runs: give --seeds or --sweep too")
     resolved = resolve_settings(options, None if run_options["clobber"] else run_options["runs_dir"])
     if show_config:
         from proxrl.envs.given import FirstMade
@@ -81,7 +104,33 @@ def run(options: dict[str, Any]) -> int:
     return 128 + result.signal if result.signal and not result.finished else 0
 
 
-def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "Resolved":
+def run_many(
+    options: dict[str, Any], run_options: dict[str, Any], many: tuple[list[str] | None, list[str], int | None], show_config: bool
+) -> int:
+    """Train the runs that --seeds and --sweep stand for, or with --print-config list them."""
+    from proxrl.many_runs.plan import plan_runs
+
+    (seeds, sweeps, jobs), runs_dir, clobber = many, run_options["runs_dir"], run_options["clobber"]
+    run_options.pop("debug")
+
+    def resolve_run(changes: dict[str, Any], look: bool) -> "Resolved":
+        return resolve_settings({**options, **changes}, None if clobber else runs_dir, look)
+
+    plan = plan_runs(resolve_run, list(options), seeds, sweeps, runs_dir, clobber)
+    if show_config:
+        print(f"# {len(plan.runs)} runs:")
+        for one in plan.runs:
+            state = "finished" if one.finished else f"resumes at step {one.step:,}" if one.step else "new"
+            print(f"#   {one.folder.path}: {state}")
+        print_config(plan.runs[0].config, plan.sources)
+        return 0
+    from proxrl.many_runs.run import ManyOptions, train_many
+
+    signal = train_many(plan, ManyOptions(jobs=jobs, **run_options))
+    return 0 if signal is None else 128 + signal
+
+
+def resolve_settings(options: dict[str, Any], resume_from: Path | None, look: bool = True) -> "Resolved":
     """Return the complete settings, from the arguments of `add_run_settings`.
 
     `resume_from` is the folder of runs in which an earlier run would be resumed.
@@ -94,7 +143,7 @@ def resolve_settings(options: dict[str, Any], resume_from: Path | None) -> "Reso
     if len(envs) > 1:
         raise ProxRLError(f"the environment is given twice, as {envs[0]} and by --env {envs[1]}; give it once")
     earlier = functools.partial(earlier_config, resume_from) if resume_from else None
-    return resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank, look=True)
+    return resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank, look)
 
 
 def print_config(config: Config, sources: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ def choose_threads(policy: Policy, config: Config, world: World | None = None) -
     if config.threads is not None or policy.work_per_row is None:
         return config.threads or 1
     ranks = 1 if world is None else world.size
-    cores = TORCH_THREADS if world is None or ranks == 1 else world.cores
+    cores = TORCH_THREADS if world is None else world.cores if ranks > 1 else min(TORCH_THREADS, world.cores)
     rows = config.minibatch_size / config.accumulate / ranks
     return int(min(cores, max(1, rows * policy.work_per_row // WORK_PER_THREAD)))
 

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from proxrl.common.numbers import format_number
 from proxrl.log.terminal import TerminalOutput, hours_minutes_seconds
-from proxrl.tuning.pool import Running
-from proxrl.tuning.study import REPORTS_PER_RUN
+from proxrl.tuning.study import REPORTS_PER_RUN, Running
 
 
 class StudyDisplay:

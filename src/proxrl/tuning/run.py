@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from proxrl.common.cores import available_cores
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.imports import name_of
 from proxrl.common.numbers import format_number
@@ -19,13 +20,13 @@ from proxrl.config.presets import choose_preset
 from proxrl.config.resolve import Resolved, resolve
 from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError, check_at_least
+from proxrl.jobs.pool import Lost, Pool, Worker
 from proxrl.runs.folder import earlier_config
 from proxrl.tuning.display import StudyDisplay
 from proxrl.tuning.outcome import settings_of, trial_table, write_preset
-from proxrl.tuning.pool import Pool, Running, Worker
 from proxrl.tuning.space import Space, load_space, starting_point
-from proxrl.tuning.study import INDEX, NOTE, REPORTS_PER_RUN, Study, StudyFolder, require_optuna
-from proxrl.tuning.worker import Done, Failed, Lost, Message, Stopped, TrialProgress, TrialTask
+from proxrl.tuning.study import INDEX, NOTE, REPORTS_PER_RUN, Running, Study, StudyFolder, require_optuna
+from proxrl.tuning.worker import Done, Failed, Message, Stopped, TrialProgress, TrialTask, train_trial
 from proxrl.world.launcher import launched
 
 if TYPE_CHECKING:
@@ -178,23 +179,26 @@ class TuningSession:
             + (f"\nContinuing after {done} trials; --clobber starts over" if done else "")
         )
         deadline = None if timeout is None else time.monotonic() + timeout
-        pool = Pool(min(workers, max(1, trials - done)), self.study.folder.path)
+        workers = min(workers, max(1, trials - done))
+        # A single worker uses all cores; several workers share them.
+        cores = None if workers == 1 else max(1, available_cores() // workers)
+        pool: Pool[Running] = Pool(train_trial, lambda number, _: self.study.folder.path / f"worker-{number}.log")
         try:
             while not received and (deadline is None or time.monotonic() < deadline):
-                while pool.has_room and len(self.study.done()) + len(pool.running) < trials:
-                    self.start_trial(pool)
-                if not pool.running:
+                while len(pool.jobs) < workers and len(self.study.done()) + len(pool.jobs) < trials:
+                    self.start_trial(pool, cores)
+                if not pool.jobs:
                     break
-                self.display.update(pool.running)
+                self.display.update(pool.jobs)
                 for worker, running, message in pool.messages(WAIT_SECONDS):
                     self.handle(worker, running, message)
         finally:
-            unfinished = pool.running
+            unfinished = pool.jobs
             pool.close()
             for running in unfinished:
                 self.study.queue_again(running.trial.number)
 
-    def start_trial(self, pool: Pool) -> None:
+    def start_trial(self, pool: Pool[Running], cores: int | None) -> None:
         trial, settings = self.study.begin()
         index, earlier = trial.user_attrs[INDEX], functools.partial(earlier_config, self.study.folder.runs)
         changes = {**self.plan.fixed, **settings, "total_steps": self.study.base.total_steps, "name": f"trial-{index}"}
@@ -206,9 +210,9 @@ class TuningSession:
         except ProxRLError as error:  # these settings are not valid together
             self.give_up(trial, index, f"invalid settings: {error}")
             return
-        pool.submit(Running(trial, index), TrialTask(self.study.folder.runs, tuple(configs)))
+        pool.submit(Running(trial, index), TrialTask(self.study.folder.runs, tuple(configs), cores))
 
-    def handle(self, worker: Worker, running: Running, message: Message) -> None:
+    def handle(self, worker: Worker[Running], running: Running, message: Message) -> None:
         """Act on a message from a worker."""
         trial, index = running.trial, running.index
         if isinstance(message, TrialProgress):
@@ -216,7 +220,7 @@ class TuningSession:
             with contextlib.suppress(OSError):  # the worker has died meanwhile
                 worker.pipe.send(self.study.report(trial, message.report, message.value))
             return
-        worker.running = None
+        worker.job = None
         if isinstance(message, Done):
             best = max((other.values[0] for other in self.study.ranked()), default=None)
             self.study.complete(trial, message.score)

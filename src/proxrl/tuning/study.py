@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,6 +26,16 @@ PRUNE_FROM, PRUNE_AFTER = REPORTS_PER_RUN // 4, 5
 ENOUGH_FOR_IMPORTANCES = 10
 # Attributes of a trial: its number, which an interruption does not change, and why it did not finish.
 INDEX, NOTE = "index", "note"
+
+
+@dataclass
+class Running:
+    """A trial that a worker is training."""
+
+    trial: "Trial"
+    index: int
+    reports: int = 0
+    value: float | None = None  # of the last report
 
 
 class StudyFolder:

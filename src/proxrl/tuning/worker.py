@@ -1,10 +1,6 @@
-"""A worker process of a study: trains the trials that it is sent, and reports how they go."""
+"""What a worker process of a study does: trains the trials that it is sent, and reports how they go."""
 
-import os
-import pickle
-import signal
 import threading
-import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,12 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from proxrl.callback import Callback
 from proxrl.config import Config
 from proxrl.errors import DivergedError, describe
+from proxrl.jobs.pool import Lost
 from proxrl.tuning.study import REPORTS_PER_RUN
 
 if TYPE_CHECKING:
     from proxrl.session import Session
-
-STOP_SECONDS = 20.0  # to end an iteration and save
 
 
 @dataclass(frozen=True)
@@ -27,6 +22,7 @@ class TrialTask:
 
     runs_dir: Path
     configs: tuple[Config, ...]  # one for each seed
+    cores: int | None  # that each run uses at most; None for all
 
 
 @dataclass(frozen=True)
@@ -59,13 +55,6 @@ class Failed:
     diverged: bool
 
 
-@dataclass(frozen=True)
-class Lost:
-    """Created by the pool in place of a message when a worker process has died."""
-
-    reason: str
-
-
 Message: TypeAlias = TrialProgress | Done | Stopped | Failed | Lost
 
 
@@ -92,55 +81,15 @@ class Reporter(Callback):
                 session.stop_requested = True
 
 
-def work(study: Connection, control: Connection, threads: int | None, log: Path) -> None:
-    """Train trials until the study's process closes the pipe."""
-    # A terminal sends these to all its processes; the study's process decides when the workers end.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    stop = threading.Event()
-    threading.Thread(target=end_with_study, args=(control, stop), daemon=True).start()
-    # The output of environments goes to a log, because it would break up the study's display.
-    with open(log, "ab") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-    import torch
-
-    if threads is not None:
-        torch.set_num_threads(threads)  # before other modules are imported, which take this number as the maximum
-    try:
-        while not stop.is_set():
-            task: TrialTask = pickle.loads(study.recv_bytes())
-            study.send(train_trial(task, study, stop, threads))
-    except (EOFError, OSError, KeyboardInterrupt):
-        return
-
-
-def end_with_study(control: Connection, stop: threading.Event) -> None:
-    """Wait for the study to end, then end this process.
-
-    A message asks the worker to save and end. A closed pipe means that the study's process is gone, so nobody will read
-    the result.
-    """
-    try:
-        control.recv()
-    except (EOFError, OSError):
-        os._exit(1)
-    stop.set()
-    time.sleep(STOP_SECONDS)
-    os._exit(1)
-
-
-def train_trial(task: TrialTask, study: Connection, stop: threading.Event, threads: int | None) -> Message:
+def train_trial(task: TrialTask, study: Connection, stop: threading.Event) -> Message:
     """Train the runs of a trial one after the other, and return how it ended."""
     from proxrl.launch import RunOptions, run
 
     scores = []
     for number, config in enumerate(task.configs):
-        if threads is not None and config.vector == "workers" and config.num_workers is None:
-            config = config.replace(num_workers=threads)
         reporter = Reporter(study, stop, number)
         try:
-            options = RunOptions(task.runs_dir, quiet=True, tensorboard=False, callbacks=[reporter])
+            options = RunOptions(task.runs_dir, quiet=True, tensorboard=False, callbacks=[reporter], cores=task.cores)
             result = run(config.env, config, options)
         except Exception as error:
             return Failed(describe(error), isinstance(error, DivergedError))

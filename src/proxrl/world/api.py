@@ -1,6 +1,5 @@
 """The contract for communication between ranks: the algorithm calls these methods and never branches on the number of ranks."""
 
-import os
 import platform
 import traceback
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
+from proxrl.common.cores import processors
 from proxrl.errors import CollectiveError, ProxRLError, describe
 
 T = TypeVar("T")
@@ -56,9 +56,7 @@ class Location(NamedTuple):
 
 def this_location() -> Location:
     """Return the location of this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return Location(platform.node(), frozenset(os.sched_getaffinity(0)))
-    return Location(platform.node(), frozenset(range(os.cpu_count() or 1)))
+    return Location(platform.node(), processors())
 
 
 def local_ranks(rank: int, locations: list[Location]) -> tuple[int, int, int]:

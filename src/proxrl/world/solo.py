@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from proxrl.world.api import this_location
+from proxrl.common.cores import available_cores
 
 
 class Solo:
@@ -12,8 +12,8 @@ class Solo:
     rank = local_rank = 0
     size = local_size = 1
 
-    def __init__(self) -> None:
-        self.cores = len(this_location().processors)
+    def __init__(self, cores: int | None = None) -> None:
+        self.cores = cores or available_cores()
 
     def sum_(self, tensor: Tensor) -> None: ...
     def broadcast_(self, tensor: Tensor) -> None: ...

@@ -1,0 +1,1 @@
+"""Worker processes that train runs for the process that started them."""

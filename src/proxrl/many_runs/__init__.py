@@ -1,0 +1,1 @@
+"""Several runs by one command: seeds, and grids of settings."""
