@@ -387,8 +387,9 @@ def closing(result: Result, config: Config, display: Console) -> str:
         score += f", best {format_number(result.best_return)}" if result.best_return is not None else ""
         score += f", success rate {result.success_rate:.0%}" if result.success_rate is not None else ""
     if result.finished:
-        time = f"{display.elapsed()} at {display.steps_per_second:,.0f} steps/s"
-        last = f"Done at step {result.step:,}: {score}, in {time}. Next:{next_commands(result, config)}"
+        rate = display.steps_per_second
+        took = f"Took {display.elapsed()} at {rate:,.0f} steps/s. " if rate else ""  # nothing, if the run was done before
+        last = f"Done at step {result.step:,}: {score}.\n{took}Next:{next_commands(result, config)}"
     else:
         last = f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
     return "\n".join(filter(None, [display.curve(), last]))
@@ -403,9 +404,9 @@ def next_commands(result: Result, config: Config) -> str:
         return f" proxrl.evaluate({str(result.path)!r}{', env=...' if nameless else ''}) from Python"
     path = shlex.quote(str(result.path))
     commands = {
-        "eval": "deterministic and stochastic return",
-        "play": "watch it in a window; record makes a video",
-        "report": "curves, settings and evaluations on one page; plot draws the curves",
+        "eval": "its return over 20 episodes",
+        "play": "in a window; record: as a video",
+        "report": "curves, settings, evaluations",
     }
     width = max(map(len, commands))
     return "".join(f"\n  proxrl {name:<{width}} {path}  # {text}" for name, text in commands.items())

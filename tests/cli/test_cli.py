@@ -38,13 +38,14 @@ def test_train_prints_the_planned_steps_and_ends_there(trained: tuple[Path, subp
     assert "2,048 steps" in done.stdout
     assert "2,000 asked for" in done.stdout
     assert steps(folder / "runs/CartPole-v1/ppo/seed1") == [512, 1024, 1536, 2048]
-    curve, closing, *commands = done.stdout.splitlines()[-5:]
+    curve, closing, took, *commands = done.stdout.splitlines()[-6:]
     assert re.fullmatch(r"return [▁▂▃▄▅▆▇█]{4} [\d.]+ to [\d.]+", curve)
     assert closing.startswith("Done at step 2,048: return ")
-    assert closing.endswith(" steps/s. Next:")
+    assert re.fullmatch(r"Took 0:\d\d:\d\d at [\d,]+ steps/s\. Next:", took)
     assert [command.split("  # ")[0] for command in commands] == [
         f"  proxrl {name:<6} runs/CartPole-v1/ppo/seed1" for name in ("eval", "play", "report")
     ]
+    assert max(map(len, done.stdout.splitlines()[-6:])) <= 80
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from typing import TextIO
 
 from proxrl.common.numbers import format_number
 from proxrl.log.activity import Activity, TimeSpent
-from proxrl.log.drawing import LONGEST_SPARKLINE, TrainingDrawing, View
+from proxrl.log.drawing import TrainingDrawing, View
 from proxrl.log.health import Health
 from proxrl.log.sparkline import History, sparkline
 from proxrl.log.terminal import TerminalOutput, hours_minutes_seconds
 
 WINDOW_SECONDS = 20.0
+# With the numbers beside it, this fits 80 columns.
+CLOSING_SPARKLINE = 50
 
 
 class Pace:
@@ -162,7 +164,7 @@ class Console:
 
     def curve(self) -> str:
         """Return the curve of the run as one line of text, or nothing if it has no curve yet."""
-        values = self._history.values(LONGEST_SPARKLINE)
+        values = self._history.values(CLOSING_SPARKLINE)
         line = sparkline(values, self._output.encoding)
         return f"return {line} {format_number(values[0])} to {format_number(values[-1])}" if len(values) > 1 else ""
 
