@@ -51,7 +51,7 @@ def words(text: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("width", [26, 40, 60, 80, 140, 400])
 def test_every_width_shows_everything(width: int) -> None:
-    problem = "the policy changes too fast: try a lower learning rate"
+    problem = "the policy hardly explores any more; raise --entropy-coef"
     shown = view(readings=[Reading("KL 0.3500", problem), Reading("entropy 0.50", "")])
     drawn = lines(shown, width)
     assert max(map(len, drawn)) <= width - 3

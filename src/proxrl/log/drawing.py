@@ -87,7 +87,7 @@ def health_lines(view: View, width: int) -> Iterator[list[Piece]]:
     yield from flow([(text, ABNORMAL if problem else "") for text, problem in view.readings], width)
     for text, problem in view.readings:
         if problem:
-            for line in textwrap.wrap(f"{text}: {problem}", width):
+            for line in textwrap.wrap(f"{text}: {problem}", width, break_on_hyphens=False):
                 yield [(line, ABNORMAL)]
 
 
