@@ -45,6 +45,7 @@ from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.runs.metrics import RETURN, read_lines
+from proxrl.runs.notebook import curve_svg, return_curve, table
 from proxrl.session import Observers, Saved, Session, check_restorable
 from proxrl.world.api import World, on_all_ranks
 from proxrl.world.launcher import should_report
@@ -63,6 +64,25 @@ class Result:
     finished: bool
     signal: int | None  # the signal that stopped it early, if one did
     success_rate: float | None = None  # of the same episodes, if their infos told
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {text}" if name else text for name, text in self._items().items())
+
+    def _repr_html_(self) -> str:
+        curve = curve_svg(return_curve(self.path), f"Returns of {self.env}")
+        return f"<div>{table((), [(name or 'run', text) for name, text in self._items().items()])}{curve}</div>"
+
+    def _items(self) -> dict[str, str]:
+        """Return what a person wants to read of it, by name."""
+        state = "finished" if self.finished else "unfinished"
+        items = {"": f"{self.env} {state}", "step": f"{self.step:,}", "return": "none yet: no episode has finished"}
+        if self.mean_return is not None:
+            items["return"] = f"{format_number(self.mean_return)} over the last {self.episodes} episodes"
+        if self.best_return is not None:
+            items["best"] = format_number(self.best_return)
+        if self.success_rate is not None:
+            items["success rate"] = f"{self.success_rate:.0%}"
+        return items | {"in": str(self.path)}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
 from proxrl.policy.policy import Policy
-from proxrl.runs.evaluations import Scores, save_evaluation
+from proxrl.runs.evaluations import Scores, ScoresByKind, save_evaluation
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
 from proxrl.types import Episode, Step
@@ -142,7 +142,7 @@ def evaluate(
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
     watch: EpisodeWatcher = do_nothing,
-) -> dict[str, Scores]:
+) -> ScoresByKind:
     """Return the deterministic and stochastic scores of a run.
 
     `env` is for runs whose environment was a Python callable or an instance: either of them. `watch` is called after every step.
@@ -153,10 +153,10 @@ def evaluate(
         env = named_env(agent, "evaluate")
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
-    return {
-        name: evaluate_agent(agent, as_maker(env), episodes, seed, deterministic, watch)
+    return ScoresByKind(
+        (name, evaluate_agent(agent, as_maker(env), episodes, seed, deterministic, watch))
         for name, deterministic in (("deterministic", True), ("stochastic", False))
-    }
+    )
 
 
 def named_env(agent: Agent, call: str) -> str:
@@ -191,7 +191,7 @@ def evaluate_and_save(
     device: str | None = None,
     agent: Agent | None = None,
     runs_dir: str | Path = RUNS_DIR,
-) -> dict[str, Scores]:
+) -> ScoresByKind:
     """Evaluate a run, and save the scores in the run folder, where reports and model cards find them.
 
     `agent` is the agent of that checkpoint, if it is loaded already.

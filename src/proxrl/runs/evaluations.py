@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxrl.common.files import one_line_errors, replacing
+from proxrl.common.numbers import format_number
 from proxrl.runs.folder import RunFolder
+from proxrl.runs.notebook import table
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,30 @@ class Scores:
             "episodes": len(self.returns),
             "returns": list(self.returns),
         }
+
+    def __str__(self) -> str:
+        success = "" if self.success_rate is None else f", success rate {self.success_rate:.0%}"
+        episodes = f"{len(self.returns)} episode{'s' if len(self.returns) > 1 else ''}"
+        return f"return {format_number(self.mean)} ± {format_number(self.deviation)} over {episodes}{success}"
+
+    def _repr_html_(self) -> str:
+        return ScoresByKind({"": self})._repr_html_()
+
+
+class ScoresByKind(dict[str, Scores]):
+    """What `proxrl.evaluate` returns: the scores of deterministic and of stochastic episodes, by these names."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{kind}: {scores}" for kind, scores in self.items())
+
+    def _repr_html_(self) -> str:
+        head = ("", "mean return", "std", "min", "max", "mean length", "success rate", "episodes")
+        rows = []
+        for kind, scores in self.items():
+            numbers = (scores.mean, scores.deviation, min(scores.returns), max(scores.returns), mean_of(scores.lengths))
+            success = "-" if scores.success_rate is None else f"{scores.success_rate:.0%}"
+            rows.append([kind, *map(format_number, numbers), success, str(len(scores.returns))])
+        return table(head, rows)
 
 
 def mean_of(values: Sequence[float]) -> float:
