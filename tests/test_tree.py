@@ -129,6 +129,8 @@ FLAT_INTERFACES = {
     "tuning/run.py:tune",
     "look/recording.py:record",
     "look/window.py:play",
+    "look/evaluation.py:evaluate",
+    "config/fields.py:setting",
 }
 
 

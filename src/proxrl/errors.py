@@ -9,7 +9,7 @@ class ProxRLError(Exception):
 
     def __init__(self, message: str) -> None:
         # numpy prints the arrays of a space over several lines.
-        super().__init__(" ".join(line.strip() for line in message.splitlines()))
+        super().__init__(printable(" ".join(line.strip() for line in message.splitlines())))
 
 
 class CollectiveError(ProxRLError):
@@ -18,6 +18,11 @@ class CollectiveError(ProxRLError):
 
 class DivergedError(CollectiveError):
     """Training diverged under these settings. Tuning goes on with other settings, since the environment is not at fault."""
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for what a terminal would act on or not show, since names in run folders may be anybody's."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text)
 
 
 def check_at_least(flag: str, value: float | None, minimum: int) -> None:

@@ -112,6 +112,7 @@ def train(
     wandb: bool = False,
     config: str | Path | Config | None = None,
     envs_per_rank: int | None = None,
+    trust: bool = False,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     **settings: Unpack[Settings],
@@ -122,8 +123,9 @@ def train(
     instance of either (docs/environments.md says what instances can't do). `settings` are fields of `Config`. A callable is
     identified by its name, so give each lambda a `name` or `seed` of its own, or they share a run folder. `config` is a file such
     as the config.toml of a run, which repeats that run, or a `Config`, which may also be given as the only argument. A `Config`
-    has all settings, so no preset is used; keywords override it. Callbacks and loggers given as objects are not recorded. Started
-    by mpirun, srun or torchrun, all ranks train one run together: callbacks are called on every rank, loggers on rank 0.
+    has all settings, so no preset is used; keywords override it. A file of somebody else that names code needs `trust`. Callbacks
+    and loggers given as objects are not recorded. Started by mpirun, srun or torchrun, all ranks train one run together:
+    callbacks are called on every rank, loggers on rank 0.
 
     Ctrl-C saves the run, and is then raised as usual, so that it also ends a loop over seeds; in an interactive session (a Python
     prompt, IPython, a notebook) the result of the unfinished run is returned instead.
@@ -135,7 +137,7 @@ def train(
         env, config = None, env
     file = Path(config) if isinstance(config, str) else config
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
-    resolved = resolve(env, settings, preset, earlier, file, envs_per_rank, look=True)
+    resolved = resolve(env, settings, preset, earlier, file, envs_per_rank, look=True, trust=trust)
     options = RunOptions(
         runs_dir=Path(runs_dir),
         clobber=clobber,

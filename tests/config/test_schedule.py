@@ -8,7 +8,7 @@ import pytest
 
 import proxrl
 from proxrl.config import Coefficients, Config
-from proxrl.config.parse import load_toml, parse_value, save_toml
+from proxrl.config.parse import parse_settings, parse_value, read_toml, save_toml
 from proxrl.config.schedule import parse_schedule
 from proxrl.errors import ProxRLError
 
@@ -58,7 +58,7 @@ def test_formulas(text: str, step: int, value: float) -> None:
 )
 def test_invalid_schedules_are_rejected_in_one_line(text: str) -> None:
     with pytest.raises(ProxRLError) as error:
-        parse_value("clip", text)
+        Config(clip=parse_value("clip", text)).validate()
     assert "\n" not in str(error.value)
 
 
@@ -124,7 +124,7 @@ def test_a_scheduled_target_kl_stops_later_updates(tmp_path: Path) -> None:
 def test_config_toml_stores_schedules(tmp_path: Path) -> None:
     config = Config(clip=parse_value("clip", "linear:0.2:0.05"), gamma=parse_value("gamma", halving)).validate()
     save_toml(config, tmp_path / "config.toml")
-    again = load_toml(tmp_path / "config.toml")
+    again = parse_settings(read_toml(tmp_path / "config.toml"))
     assert again == config
     assert again.at(0).clip == 0.2
     assert again.at(0).gamma == halving(0, 1)

@@ -24,7 +24,7 @@ from any_space import random_mask
 from plugins import TwoRooms
 from proxrl.cli import main
 from proxrl.config import Config
-from proxrl.config.parse import load_toml, save_toml
+from proxrl.config.parse import parse_settings, read_toml, save_toml
 from proxrl.envs.masks import total_choices
 from proxrl.envs.spaces import Masked, space_to_json, space_tree
 from proxrl.errors import ProxRLError
@@ -224,7 +224,7 @@ def test_the_command_writes_a_whole_folder(runs: Path, capsys: pytest.CaptureFix
     assert printed.err == ""
     folder = run / "export"
     assert {path.name for path in folder.iterdir()} == {"policy.onnx", "README.md", "settings.toml"}
-    assert load_toml(folder / "settings.toml") == RunFolder(run).config()
+    assert parse_settings(read_toml(folder / "settings.toml")) == RunFolder(run).config()
     assert len(find_runs([runs])) == 2  # the copy of the settings does not count as a run
 
     agent = proxrl.load(run)
@@ -369,7 +369,7 @@ def test_settings_of_loggers_and_callbacks_are_not_published(tmp_path: Path) -> 
     exported = export_policy(run, format="pt2", episodes=0)
     for path in exported.path.parent.iterdir():
         assert not re.search(rb"s3cret|api_key|my_logs|my_calls", path.read_bytes()), path.name
-    published = load_toml(exported.path.parent / "settings.toml")
+    published = parse_settings(read_toml(exported.path.parent / "settings.toml"))
     assert published == RunFolder(run).config().replace(logger=None, logger_kwargs={}, callback=None, callback_kwargs={})
     assert "`hidden_sizes` |" in exported.card.read_text()
 

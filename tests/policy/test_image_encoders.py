@@ -15,7 +15,7 @@ import proxrl
 from harness import assemble, collect, train
 from proxrl.build import build_compute
 from proxrl.config import Config
-from proxrl.config.parse import load_toml
+from proxrl.config.parse import parse_settings, read_toml
 from proxrl.engine.flat import FlatParameters
 from proxrl.envs.gymnasium import InProcessEnvs
 from proxrl.envs.spaces import is_image
@@ -158,7 +158,7 @@ def test_a_run_reports_the_guess_of_the_channels(tmp_path: Path, capsys: pytest.
     config = path / "config.toml"
     lines = config.read_text().splitlines(keepends=True)
     config.write_text("".join(line for line in lines if not line.startswith("image_channels")))
-    assert load_toml(config).image_channels == "auto"
+    assert parse_settings(read_toml(config)).image_channels == "auto"
 
 
 def test_nature_cnn_by_hand() -> None:

@@ -42,6 +42,7 @@ def _config_of(words: list[str]) -> Config:
         "env_flag",
         "config",
         "preset",
+        "trust",
         "print_config",
         "runs_dir",
         "clobber",

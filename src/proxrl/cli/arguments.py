@@ -22,6 +22,13 @@ def add_run(parser: Parser) -> None:
     add_runs_dir(parser)
 
 
+def add_trust(parser: Group) -> None:
+    """Add `--trust`, for commands that import the code which the settings of a run name."""
+    parser.add_argument(
+        "--trust", action="store_true", help="import the code that the settings of a run or file of others name (SECURITY.md)"
+    )
+
+
 def add_runs(parser: Parser, optional: bool = False) -> None:
     """Add the argument of a command that takes several runs; if it is optional, the default is all runs."""
     all_runs = " (default: all runs)" if optional else ""
@@ -35,6 +42,7 @@ def add_checkpoint(parser: Parser) -> None:
     """Add the arguments that select a policy: a run and one of its checkpoints."""
     add_run(parser)
     parser.add_argument("--checkpoint", default="latest", metavar="NAME", help="latest, best or step-N (default latest)")
+    add_trust(parser)
 
 
 def add_player(parser: Parser) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from proxrl.cli.arguments import add_runs
 from proxrl.cli.parser import Parser
 from proxrl.cli.table import print_table
+from proxrl.errors import printable
 
 if TYPE_CHECKING:
     from proxrl.report.compare import Comparison, Estimate
@@ -53,7 +54,7 @@ def run(options: dict[str, Any]) -> int:
         print()
         print_aggregates(comparison)
     for note in comparison.notes:
-        print(f"Note: {note}")
+        print(printable(f"Note: {note}"))
     if comparison.aggregates:
         print(f"Wrote {chart(comparison, options['out'])}")
     return 0
@@ -104,7 +105,7 @@ def print_aggregates(comparison: "Comparison") -> None:
     if comparison.improvement:
         print("\nProbability of improvement [95% interval]")
         for (better, other), estimate in comparison.improvement.items():
-            print(f"{better} over {other}: {interval(estimate)}")
+            print(printable(f"{better} over {other}: {interval(estimate)}"))
 
 
 def interval(estimate: "Estimate") -> str:

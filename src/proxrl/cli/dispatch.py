@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from proxrl.cli.parser import Parser
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, printable
 from proxrl.world.launcher import launched, should_report
 
 COMMANDS = {
@@ -99,7 +99,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        reason = " ".join(str(error).split())
+        reason = printable(" ".join(str(error).split()))
         print(f"proxrl: unexpected {type(error).__name__}: {reason}; --debug shows where it came from", file=sys.stderr)
         return 1
 

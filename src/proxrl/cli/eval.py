@@ -34,6 +34,7 @@ def run(options: dict[str, Any]) -> int:
         checkpoint=options["checkpoint"],
         device=options["device"],
         runs_dir=options["runs_dir"],
+        trust=options["trust"],
     )
     if options["json"]:
         print(json.dumps({kind: score.summary() for kind, score in scores.items()}))

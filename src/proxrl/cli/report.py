@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.arguments import add_runs
+from proxrl.cli.arguments import add_runs, add_trust
 from proxrl.cli.parser import Parser
 
 DESCRIPTION = """\
@@ -30,11 +30,12 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="evaluation episodes of each kind for runs that were not evaluated yet; 0: no evaluation (default 20)",
     )
+    add_trust(parser)
 
 
 def run(options: dict[str, Any]) -> int:
     from proxrl.report.page import write_report
 
-    page = write_report(options["runs"], options["out"], options["episodes"], options["runs_dir"])
+    page = write_report(options["runs"], options["out"], options["episodes"], options["runs_dir"], options["trust"])
     print(f"Wrote {page}")
     return 0

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Sequence
 
+from proxrl.errors import printable
+
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> None:
     """Print a table; the columns named in `numbers` are right-aligned."""
@@ -10,8 +12,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: 
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    rows = [list(map(printable, row)) for row in rows]
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        table.add_column(printable(column), justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     # In a pipe, rich would wrap lines at 80 columns.

@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxrl.cli.arguments import add_runs_dir
+from proxrl.cli.arguments import add_runs_dir, add_trust
 from proxrl.cli.parser import Parser
 from proxrl.common.imports import without_garbage_collection
 from proxrl.config import Config
@@ -76,6 +76,7 @@ def add_run_settings(parser: Parser) -> None:
         "--config", type=Path, metavar="FILE", help="TOML file with settings; the config.toml of a run repeats that run"
     )
     sources.add_argument("--preset", metavar="NAME", help="preset to use instead of the family's: a name or a .toml file")
+    add_trust(sources)
 
 
 def run(options: dict[str, Any]) -> int:
@@ -138,12 +139,12 @@ def resolve_settings(options: dict[str, Any], resume_from: Path | None, look: bo
     from proxrl.config.resolve import resolve
     from proxrl.runs.folder import earlier_config
 
-    preset, file, envs_per_rank = (options.pop(name) for name in ("preset", "config", "envs_per_rank"))
+    preset, file, envs_per_rank, trust = (options.pop(name) for name in ("preset", "config", "envs_per_rank", "trust"))
     envs = [env for env in (options.pop("env"), options.pop("env_flag")) if env is not None]
     if len(envs) > 1:
         raise ProxRLError(f"the environment is given twice, as {envs[0]} and by --env {envs[1]}; give it once")
     earlier = functools.partial(earlier_config, resume_from) if resume_from else None
-    return resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank, look)
+    return resolve(envs[0] if envs else None, options, preset, earlier, file, envs_per_rank, look, trust)
 
 
 def print_config(config: Config, sources: dict[str, str]) -> None:

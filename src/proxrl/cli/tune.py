@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from proxrl.cli.arguments import add_trust
 from proxrl.cli.parser import Parser
 from proxrl.config import Config
 from proxrl.config.flags import add_settings
@@ -51,6 +52,7 @@ def add_arguments(parser: Parser) -> None:
         "--out", type=Path, metavar="FILE", help="file for the best preset (default: best.toml in the study's folder)"
     )
     study.add_argument("--clobber", action="store_true", help="start over: delete an earlier study of this name and its runs")
+    add_trust(study)
     study.add_argument("--quiet", action="store_true", help="print nothing but errors")
     add_settings(parser.add_group, SET_BY_STUDY)
 

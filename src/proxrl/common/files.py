@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise FileExistsError(errno.EEXIST, "it is not a file")
     # The process id keeps two writers apart. `RunFolder.create` removes the files of processes that were killed.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # somebody else's folder may contain a link of this name, which would be written through
     try:
         yield temporary
         with open(temporary, "r+b") as file:
@@ -42,6 +44,21 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def read_regular(path: Path, most_bytes: int = 64_000_000) -> bytes:
+    """Return the content of a file. Raises an OSError for a device or pipe, which could be read forever, and for a huge file."""
+    with open(path, "rb", opener=_opened_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and at most {most_bytes:,} are expected")
+        return file.read()
+
+
+def _opened_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 @contextlib.contextmanager

@@ -77,7 +77,10 @@ class Config:
         "soft", ENVIRONMENT, "soft: a rollout continues the episodes of the last one; hard: it starts new episodes"
     )
     action_mask: str = setting(
-        "auto", ENVIRONMENT, "where action masks are found: info, a key of the observation, auto (look for them), or off"
+        "auto",
+        ENVIRONMENT,
+        "where action masks are found: info, a key of the observation, auto (look for them), or off",
+        plain=True,
     )
 
     noop_max: int = setting(30, ATARI, "maximum number of no-op frames at the start of a game", least=0)
@@ -163,8 +166,12 @@ class Config:
     policy_kwargs: dict[str, Any] = setting({}, NETWORK, "keyword arguments of the policy network")
     value: str | None = setting(None, NETWORK, "custom value network as module:callable", imported=True)
     value_kwargs: dict[str, Any] = setting({}, NETWORK, "keyword arguments of the value network")
-    actor_keys: tuple[str, ...] | None = setting(None, NETWORK, "keys of a Dict observation that the policy sees", off="all")
-    critic_keys: tuple[str, ...] | None = setting(None, NETWORK, "keys of a Dict observation that the value sees", off="all")
+    actor_keys: tuple[str, ...] | None = setting(
+        None, NETWORK, "keys of a Dict observation that the policy sees", off="all", plain=True
+    )
+    critic_keys: tuple[str, ...] | None = setting(
+        None, NETWORK, "keys of a Dict observation that the value sees", off="all", plain=True
+    )
 
     action_distribution: Literal["clip", "tanh", "beta"] = setting(
         "clip", ACTION, "a Gaussian clipped to the bounds, a Gaussian squashed by tanh, or a Beta distribution"
@@ -174,7 +181,7 @@ class Config:
     )
     log_std_init: float = setting(0.0, ACTION, "initial log standard deviation", least=-10, most=2)
 
-    name: str = setting("ppo", RUN, "name of the run, kept in runs/<env>/<name>/seed<seed>")
+    name: str = setting("ppo", RUN, "name of the run, kept in runs/<env>/<name>/seed<seed>", plain=True)
     seed: int = setting(1, RUN, "seed of all random numbers", least=0, most=2**63 - 1)
     eval_every: int | None = setting(None, RUN, "evaluate every N steps", least=1)
     eval_episodes: int = setting(10, RUN, "episodes per evaluation during training", least=1)
@@ -192,7 +199,9 @@ class Config:
     world: Literal["auto", "solo", "mpi", "torch"] = setting(
         "auto", MACHINE, "how ranks train together: not at all, by MPI or by torch.distributed; auto asks the launcher"
     )
-    device: str = setting("cpu", MACHINE, "torch device: cpu, cuda, cuda:1 or mps; with cuda, each rank takes its own GPU")
+    device: str = setting(
+        "cpu", MACHINE, "torch device: cpu, cuda, cuda:1 or mps; with cuda, each rank takes its own GPU", plain=True
+    )
     device_ids: tuple[int, ...] | None = setting(
         None, MACHINE, "GPU of each rank on a host, such as 0 0 1 1", off="in order", least=0
     )

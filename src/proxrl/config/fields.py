@@ -19,13 +19,15 @@ def setting(
     least: float | None = None,
     most: float | None = None,
     imported: bool = False,
+    plain: bool = False,
 ) -> Any:
     """Declare a field of `Config` with its help text, its range, and what None ("off") stands for.
 
-    An `imported` setting names a callable as module:callable; from Python, the callable itself may be given.
+    An `imported` setting names a callable as module:callable; from Python, the callable itself may be given. The text of a
+    `plain` setting never names code (config/code.py).
     """
     limits = {"above": above, "least": least, "most": most}
-    metadata = {"group": group, "help": text, "off": off, "imported": imported, **limits}
+    metadata = {"group": group, "help": text, "off": off, "imported": imported, "plain": plain, **limits}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from proxrl.common.files import read_regular
 from proxrl.common.imports import name_of
 from proxrl.config import OFF, Config, field_types, flag
 from proxrl.config.other_names import unknown_setting
@@ -119,16 +121,16 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def load_toml(path: Path) -> Config:
-    """Return the config in a file written by `save_toml`, or by hand with some of the fields."""
-    return Config(**{name: parse_value(name, value) for name, value in read_toml(path).items()}).validate()
+def parse_settings(settings: Mapping[str, Any]) -> Config:
+    """Return the config of settings as `read_toml` returns them, without importing anything that they name."""
+    return Config(**{name: parse_value(name, value) for name, value in settings.items()})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the settings in a file as they are written, without conversion."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path).decode())
     except OSError as error:
         raise ProxRLError(f"can't read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProxRLError(f"can't read {path}: {error}") from None

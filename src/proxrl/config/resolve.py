@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from proxrl.config import Config, flag
+from proxrl.config.code import check_file
 from proxrl.config.parse import parse_value, read_toml
 from proxrl.config.presets import choose_preset, load_preset
 from proxrl.envs.atari import AtariOptions
@@ -35,6 +36,7 @@ def resolve(
     file: Path | Config | None = None,
     envs_per_rank: int | None = None,
     look: bool = False,
+    trust: bool = False,
 ) -> Resolved:
     """Return the complete config of a run.
 
@@ -42,12 +44,15 @@ def resolve(
     `settings`; later ones override earlier ones. Instead of a file, a Config may be given, which has all settings, so that no
     preset is used. `earlier` returns the config of the run that this one would resume: it keeps
     its kind of vectorization, even if a faster one has been installed since. With `look`, a callable is called once to see
-    whether it returns a vectorized environment, which has a number of environments of its own.
+    whether it returns a vectorized environment, which has a number of environments of its own. `trust` allows files of others to
+    name code.
     """
     if envs_per_rank is not None:
         settings = {**settings, "num_envs": envs_of_all_ranks(envs_per_rank, settings)}
     base, base_source = _read_base(file, preset)
     given = {**base, **settings}
+    if isinstance(file, Path):
+        check_file(file, base, settings if env is None else {"env", *settings}, trust)
     env = given.get("env") if env is None else env
     if env is None:
         raise ProxRLError("no environment is given; name one, as in 'proxrl train CartPole-v1', or give a --config that does")
@@ -64,7 +69,7 @@ def resolve(
     sources = {spec.name: "default" for spec in dataclasses.fields(Config)}
     sources["env"] = base_source if env == base.get("env") else "argument"
     values: dict[str, Any] = {"env": env_name}
-    for name, setting in load_preset(chosen, task if isinstance(task, str) else env_name).items():
+    for name, setting in load_preset(chosen, task if isinstance(task, str) else env_name, given, trust).items():
         values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
     for name, value in given.items():
         if name != "env":

@@ -20,6 +20,9 @@ from proxrl.errors import ProxRLError, one_line
 FORMS = "a number, linear:START:END[:STEPS], cosine:START:END[:STEPS], piecewise:VALUE@STEP,... or module:function"
 
 
+SHAPES = ("linear", "cosine", "piecewise")
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A value for every step. Two schedules are equal if their texts are."""
@@ -31,6 +34,8 @@ class Schedule:
     def __call__(self, step: int, planned_steps: int) -> float:
         try:
             return float(self.function(step, planned_steps))
+        except ProxRLError:
+            raise
         except Exception as error:
             raise ProxRLError(f"the schedule {self.text} failed at step {step:,}: {one_line(error)}") from error
 
@@ -42,7 +47,7 @@ Scalar: TypeAlias = float | Schedule
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Return the schedule that a text describes; a plain number is not a schedule."""
+    """Return the schedule that a text describes; a plain number is not a schedule. A function is imported at its first call."""
     kind, _, rest = text.partition(":")
     try:
         if kind in ("linear", "cosine"):
@@ -59,7 +64,14 @@ def parse_schedule(text: str) -> Schedule:
             return Schedule(text, _piecewise(values, starts), values)
     except (ValueError, TypeError):
         raise ProxRLError(f"{text!r} is not a schedule: it must be {FORMS}") from None
-    return Schedule(text, _imported(text))
+    if not all(text.partition(":")):
+        raise ProxRLError(f"{text!r} is not a schedule: it must be {FORMS}")
+    return Schedule(text, ImportedFunction(text))
+
+
+def names_function(text: str) -> bool:
+    """Return whether a text describes a schedule by the name of a function, which would be imported."""
+    return ":" in text and text.partition(":")[0] not in SHAPES
 
 
 def value_at(scalar: Scalar | None, step: int, planned_steps: int) -> float | None:
@@ -95,10 +107,14 @@ def _piecewise(values: tuple[float, ...], starts: tuple[float, ...]) -> Callable
     return value
 
 
-def _imported(text: str) -> Callable[[int, int], float]:
-    if not all(text.partition(":")):
-        raise ProxRLError(f"{text!r} is not a schedule: it must be {FORMS}")
-    function = import_attribute(text)
-    if not callable(function):
-        raise ProxRLError(f"the schedule {text} is not a function of (step, planned_steps)")
-    return function  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class ImportedFunction:
+    """A schedule's function, imported when it is called: the settings of somebody else's run are parsed without running code."""
+
+    text: str
+
+    def __call__(self, step: int, planned_steps: int) -> float:
+        function = import_attribute(self.text)
+        if not callable(function):
+            raise ProxRLError(f"the schedule {self.text} is not a function of (step, planned_steps)")
+        return float(function(step, planned_steps))

@@ -3,6 +3,7 @@
 Checkpoints contain spaces as JSON, so that a policy can be rebuilt without making an environment.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -17,6 +18,9 @@ from proxrl.types import Tree
 
 # Arrays of bytes with smaller sides are treated as numbers, not as images.
 SMALLEST_IMAGE = 7
+
+# Numbers in a space that is read from a checkpoint.
+LARGEST_BOX = 10**8
 
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -165,6 +169,8 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
 def space_from_json(document: dict[str, Any]) -> gymnasium.Space:
     """Return the space that `space_to_json` described."""
     dtype, shape = np.dtype(document.get("dtype", "float32")), tuple(document.get("shape", ()))
+    if math.prod(shape) > LARGEST_BOX:  # the checkpoint may be anybody's
+        raise ProxRLError(f"the checkpoint has observations or actions of shape {shape}, which are too large to act on")
     match document["kind"]:
         case "masked":
             return Masked(space_from_json(document["observation"]), document["choices"])

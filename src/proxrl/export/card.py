@@ -16,6 +16,7 @@ from proxrl.config.parse import toml_value
 from proxrl.envs.envpool import task_name
 from proxrl.envs.masks import MASK
 from proxrl.envs.registry import ATARI, DM, find_family
+from proxrl.errors import printable
 from proxrl.export.deployed import Input
 from proxrl.look.agent import Agent
 from proxrl.report.curves import band, read_curves
@@ -210,8 +211,10 @@ def _changed(config: Config) -> list[tuple[str, str]]:
 
 
 def _versions(folder: RunFolder) -> str:
-    versions = folder.read_status().get("versions") or {"proxrl": __version__}
-    return "Trained with " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
+    versions = folder.read_status().get("versions")
+    if not isinstance(versions, dict) or not versions:
+        versions = {"proxrl": __version__}
+    return "Trained with " + ", ".join(_plain(f"{name} {version}") for name, version in versions.items()) + "."
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -227,12 +230,12 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _code(text: str) -> str:
     """Return Markdown that shows the text as code, also in a table."""
-    return "`" + text.replace("`", "'").replace("|", "\\|") + "`"
+    return "`" + printable(text).replace("`", "'").replace("|", "\\|") + "`"
 
 
 def _plain(text: str) -> str:
     """Return Markdown that shows the text literally."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in text)
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#&" else char for char in printable(text))
 
 
 def _yaml(text: str) -> str:

@@ -56,10 +56,12 @@ def export_policy(
     out: str | Path | None = None,
     episodes: int = 20,
     runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
 ) -> Exported:
     """Write the policy, a model card and the settings to the folder `out`, by default `export` in the run's folder.
 
     The card contains the scores of the checkpoint's last evaluation, or of a new one with this number of episodes; 0 omits them.
+    `trust` allows a run that somebody else has made to import the code that its settings name.
     """
     check_format(format)
     check_at_least("--episodes", episodes, 0)
@@ -68,7 +70,7 @@ def export_policy(
     path, settings, card = target / f"policy.{format}", target / SETTINGS, target / CARD
     _refuse_foreign(card, path, settings)
     # The file is used elsewhere, in single precision.
-    agent = load_changed(folder, checkpoint, {"device": "cpu", "precision": "float32", "compile": False})
+    agent = load_changed(folder, checkpoint, {"device": "cpu", "precision": "float32", "compile": False}, trust)
     deployed = deploy(agent)
     inputs = tuple(map(torch.from_numpy, sample_inputs(deployed, agent.action_space, np.random.default_rng(0), 3).values()))
     outputs = deployed(*inputs)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
+from proxrl.errors import printable
 from proxrl.log.terminal import TerminalOutput
 
 
@@ -52,6 +53,7 @@ def episodes_bar(title: str, episodes: int) -> Iterator[Callable[[int, int], Non
         bar.update(title, finished_so_far, episodes, counts)
 
     # On stderr, since the output of a command may be piped.
+    title = printable(title)
     with TransientBar(sys.stderr, title) as bar:
         watch(0, 0)
         yield watch

@@ -14,6 +14,7 @@ from proxrl.build import build_compute, build_device
 from proxrl.common.seeding import Purpose, generator
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.config import Config
+from proxrl.config.code import ENVIRONMENT_SETTINGS, TRAINING_SETTINGS
 from proxrl.engine.autograd import TorchCompute
 from proxrl.engine.flat import FlatParameters
 from proxrl.envs.buffers import stored_dtype
@@ -50,6 +51,7 @@ class Agent:
             ) from error
         self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups()))
         self.rng = generator(config.seed, Purpose.EVALUATION)
+        self.untrusted: dict[str, Any] = {}  # settings of somebody else's run that name code, which must not be imported
         self.reset()
 
     def reset(self) -> None:
@@ -182,17 +184,29 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
     return (tree_map(lambda leaf: leaf[None], arrays) if single else arrays), single
 
 
-def load(run: str | Path, checkpoint_name: str = "latest", device: str | None = None, runs_dir: str | Path = RUNS_DIR) -> Agent:
-    """Return the agent of a run: of its checkpoint `latest`, `best`, or for example `step-100000`."""
-    return load_changed(find_run(run, runs_dir), checkpoint_name, {} if device is None else {"device": device})
+def load(
+    run: str | Path,
+    checkpoint_name: str = "latest",
+    device: str | None = None,
+    runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
+) -> Agent:
+    """Return the agent of a run: of its checkpoint `latest`, `best`, or for example `step-100000`.
+
+    `trust` allows a run that somebody else has made to import the code that its settings name, from now on.
+    """
+    return load_changed(find_run(run, runs_dir), checkpoint_name, {} if device is None else {"device": device}, trust)
 
 
-def load_changed(folder: RunFolder, checkpoint_name: str, changes: dict[str, Any]) -> Agent:
+def load_changed(folder: RunFolder, checkpoint_name: str, changes: dict[str, Any], trust: bool = False) -> Agent:
     """Return what `load` does, with changed settings that affect how the policy is computed, but not the policy."""
-    config = folder.config()
+    # The code of the environment is imported only to play episodes, see `env_of`.
+    config, untrusted = folder.config_for(trust, unused=ENVIRONMENT_SETTINGS | TRAINING_SETTINGS)
     path = folder.checkpoint_path(checkpoint_name)
     if not path.exists():
         names = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
         raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(names) or 'none yet'}")
     tensors, state = checkpoint.load(path)
-    return Agent(config.replace(**changes), tensors, state)
+    agent = Agent(config.replace(**changes), tensors, state)
+    agent.untrusted = untrusted
+    return agent

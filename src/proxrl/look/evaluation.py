@@ -10,6 +10,7 @@ from proxrl.build import build_environments
 from proxrl.collect.player import Player, draw_noise
 from proxrl.common.seeding import Purpose, generator, integer_seed
 from proxrl.config import Config
+from proxrl.config.code import ENVIRONMENT_SETTINGS, refusal
 from proxrl.engine.api import Compute
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
@@ -141,29 +142,37 @@ def evaluate(
     env: Any = None,
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
     watch: EpisodeWatcher = do_nothing,
 ) -> ScoresByKind:
     """Return the deterministic and stochastic scores of a run.
 
-    `env` is for runs whose environment was a Python callable or an instance: either of them. `watch` is called after every step.
+    `env` is for runs whose environment was a Python callable or an instance: either of them. `trust` allows a run that somebody
+    else has made to import the code that its settings name. `watch` is called after every step.
     """
     check_request(episodes, seed)
-    agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir)
-    if env is None:
-        env = named_env(agent, "evaluate")
+    agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir, trust)
+    env = env_of(agent, env, "evaluate")
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     return ScoresByKind(
-        (name, evaluate_agent(agent, as_maker(env), episodes, seed, deterministic, watch))
+        (name, evaluate_agent(agent, env, episodes, seed, deterministic, watch))
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     )
 
 
-def named_env(agent: Agent, call: str) -> str:
-    """Return the environment named in the run's settings.
+def env_of(agent: Agent, given: Any, call: str) -> Any:
+    """Return the environment to play in: the one given, or that of the run's settings.
 
-    Raises a ProxRLError if it can't be found. For a Python callable, the message names `call`, the function that takes it.
+    Raises a ProxRLError if it can't be found, or if its code is somebody else's and not trusted. For a Python callable, the
+    message names `call`, the function that takes it.
     """
+    needed = ENVIRONMENT_SETTINGS - (frozenset() if given is None else {"env", "env_kwargs"})
+    untrusted = {name: value for name, value in agent.untrusted.items() if name in needed}
+    if untrusted:
+        raise refusal("this run", untrusted)
+    if given is not None:
+        return as_maker(given)
     env = agent.config.env
     if env.endswith(INSTANCE):
         raise ProxRLError(
@@ -191,6 +200,7 @@ def evaluate_and_save(
     device: str | None = None,
     agent: Agent | None = None,
     runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
 ) -> ScoresByKind:
     """Evaluate a run, and save the scores in the run folder, where reports and model cards find them.
 
@@ -198,7 +208,7 @@ def evaluate_and_save(
     """
     check_request(episodes, seed)
     folder = find_run(run, runs_dir)
-    agent = agent or load(folder.path, checkpoint, device)
+    agent = agent or load(folder.path, checkpoint, device, trust=trust)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     with episodes_bar(f"Evaluating {folder.path}", 2 * episodes) as watch:

@@ -12,11 +12,10 @@ from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.video import VideoWriter, import_ffmpeg
 from proxrl.engine.threads import arithmetic
-from proxrl.envs.given import as_maker
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import TransientBar
 from proxrl.look.agent import Agent, load
-from proxrl.look.evaluation import check_agent_spaces, check_request, do_nothing, named_env
+from proxrl.look.evaluation import check_agent_spaces, check_request, do_nothing, env_of
 from proxrl.look.rendering import MAX_FPS, RenderedEnv, RenderedStep, open_rendered_env, rendered_steps
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_run
@@ -50,17 +49,19 @@ def record(
     env: Any = None,
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
     watch: StepWatcher = do_nothing,
 ) -> Recording:
     """Write episodes of a run to one video: to `out`, or to a file in the run's `videos/`.
 
-    `env` is for runs whose environment was a Python callable. `watch` is called after every step.
+    `env` is for runs whose environment was a Python callable. `trust` allows a run that somebody else has made to import the code
+    that its settings name. `watch` is called after every step.
     """
     check_request(episodes, seed)
     check_limits(fps, max_steps)
     import_ffmpeg()
     folder = find_run(run, runs_dir)
-    agent = load(folder.path, checkpoint, device)
+    agent = load(folder.path, checkpoint, device, trust=trust)
     # Not named step-N after the checkpoint: that is the name of what --capture-video recorded at that step.
     stem = f"{'checkpoint' if checkpoint.startswith('step-') else checkpoint}-step{agent.step}"
     stem += "" if seed is None else f"-seed{seed}"
@@ -95,7 +96,7 @@ def write_video(
 @contextmanager
 def open_agent_env(agent: Agent, env: Any, call: str) -> Iterator[RenderedEnv]:
     """Open the rendered environment of an agent's run; `call` is the function to name in an error message."""
-    rendered = open_rendered_env(agent.config, named_env(agent, call) if env is None else as_maker(env))
+    rendered = open_rendered_env(agent.config, env_of(agent, env, call))
     try:
         check_agent_spaces(rendered.environments, agent)
         with arithmetic(agent.config, agent.policy):

@@ -29,17 +29,19 @@ def play(
     env: Any = None,
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
 ) -> list[Episode]:
     """Show a run's policy until the window is closed or `episodes` are finished, and return the finished episodes.
 
-    `env` is for runs whose environment was a Python callable.
+    `env` is for runs whose environment was a Python callable. `trust` allows a run that somebody else has made to import the code
+    that its settings name.
     """
     check_request(episodes, seed)
     check_limits(fps)
     pygame, folder = import_pygame(), find_run(run, runs_dir)
     if not has_display():
         raise ProxRLError(f"there is no display to open a window on; use proxrl record {folder.path}, which writes a video")
-    agent = load(folder.path, checkpoint, device)
+    agent = load(folder.path, checkpoint, device, trust=trust)
     finished: list[Episode] = []
     with closing(Window(pygame, agent.config.env)) as window, open_agent_env(agent, env, "play") as rendered:
         for step in limit_steps(agent_steps(rendered, agent, seed, deterministic), episodes, None):

@@ -11,7 +11,7 @@ import numpy as np
 
 from proxrl.report.curves import Numbers
 from proxrl.runs.folder import RunFolder
-from proxrl.runs.metrics import RETURN
+from proxrl.runs.metrics import RETURN, is_number
 
 # The page gets at most this many points of a run; if more lines were logged, a point is the mean of several.
 POINTS = 1000
@@ -40,6 +40,8 @@ class MetricsReader:
     def read(self) -> None:
         """Read the lines that were written since the last call."""
         try:
+            if not self._path.is_file():  # a pipe or device could be read forever
+                raise FileNotFoundError
             file = open(self._path, "rb")
         except OSError:
             self._clear()
@@ -61,12 +63,12 @@ class MetricsReader:
     def _add_line(self, line: bytes) -> None:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
-        if not isinstance(entry, dict) or not _is_number(entry.get("step")):
+        if not isinstance(entry, dict) or not is_number(entry.get("step")):
             return
         for name, value in entry.items():
-            if not _is_number(value):
+            if not is_number(value):
                 continue
             if name not in self._columns:
                 self._columns[name] = array("d", [math.nan]) * self._rows
@@ -110,7 +112,3 @@ def _means(values: Numbers, starts: Any) -> list[float | None]:
 
 def _rounded(values: Numbers) -> list[float | None]:
     return [None if math.isnan(value) else float(f"{value:.{DIGITS}g}") for value in values.tolist()]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

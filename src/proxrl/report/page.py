@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxrl.common.files import check_writable, one_line_errors, replacing
-from proxrl.errors import ProxRLError, describe
+from proxrl.errors import ProxRLError, describe, printable
 from proxrl.log.terminal import can_redraw
 from proxrl.report.page_data import VIDEO_TYPES, page_data
 from proxrl.runs.evaluations import current_evaluation, read_evaluations
@@ -25,11 +25,16 @@ VIDEO_BYTES = 20_000_000
 
 
 def write_report(
-    runs: Sequence[str | Path], out: Path | None = None, episodes: int = 20, runs_dir: str | Path = RUNS_DIR
+    runs: Sequence[str | Path],
+    out: Path | None = None,
+    episodes: int = 20,
+    runs_dir: str | Path = RUNS_DIR,
+    trust: bool = False,
 ) -> Path:
     """Write the page of all runs that `runs` stand for, see `find_runs`, and return its path.
 
     Latest checkpoints without an evaluation are evaluated first, with `episodes` deterministic and as many stochastic episodes.
+    Those of runs whose settings name code are left out if somebody else made them, unless `trust` is given.
     """
     if episodes < 0:
         raise ProxRLError(f"--episodes is {episodes}, but must be at least 0 (0 skips the evaluation)")
@@ -37,7 +42,7 @@ def write_report(
     if out is None:
         out = folders[0].path / "report.html" if len(folders) == 1 else Path("report.html")
     check_writable(out)
-    evaluations = {folder.path: evaluate_latest(folder, episodes) for folder in folders} if episodes else {}
+    evaluations = {folder.path: evaluate_latest(folder, episodes, trust) for folder in folders} if episodes else {}
     data = page_data(folders, evaluations)
     if not data["runs"]:
         raise ProxRLError(data["unreadable"][0]["problem"])
@@ -47,7 +52,7 @@ def write_report(
     return out
 
 
-def evaluate_latest(folder: RunFolder, episodes: int) -> dict[str, Any]:
+def evaluate_latest(folder: RunFolder, episodes: int, trust: bool = False) -> dict[str, Any]:
     """Return the evaluations of a run, including its latest checkpoint. If that can't be evaluated, print why and omit it."""
     saved = read_evaluations(folder)
     if current_evaluation(folder) is not None or not folder.checkpoint_path("latest").exists():
@@ -56,13 +61,13 @@ def evaluate_latest(folder: RunFolder, episodes: int) -> dict[str, Any]:
     from proxrl.look.evaluation import evaluate_and_save
 
     if not can_redraw(sys.stderr):  # otherwise there is a progress bar
-        print(f"Evaluating {folder.path} (--episodes 0 skips this)", file=sys.stderr, flush=True)
+        print(printable(f"Evaluating {folder.path} (--episodes 0 skips this)"), file=sys.stderr, flush=True)
     try:
-        agent = load(folder.path)
+        agent = load(folder.path, trust=trust)
         scores = evaluate_and_save(folder.path, episodes=episodes, agent=agent)
     except Exception as error:  # an environment may raise anything, and the rest of the page is still useful
         problem = " ".join(describe(error).split())
-        print(f"proxrl: {folder.path} is not evaluated: {problem}", file=sys.stderr)
+        print(printable(f"proxrl: {folder.path} is not evaluated: {problem}"), file=sys.stderr)
         return saved
     return {**saved, "latest": {"step": agent.step, **{kind: score.summary() for kind, score in scores.items()}}}
 

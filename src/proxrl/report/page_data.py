@@ -105,7 +105,9 @@ class PageRun:
 
 def videos_of(folder: RunFolder) -> list[Path]:
     """Return the videos of a run, newest first. Links are skipped: in somebody else's folder they may lead to private files."""
-    files = (path for path in (folder.path / "videos").glob("*") if path.is_file() and not path.is_symlink())
+    if folder.videos.is_symlink():
+        return []
+    files = (path for path in folder.videos.glob("*") if path.is_file() and not path.is_symlink())
     videos = [path for path in files if path.suffix in VIDEO_TYPES]
     return sorted(videos, key=lambda path: (-_time_and_size(path)[0], path.name))
 

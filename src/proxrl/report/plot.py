@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from proxrl.common.files import check_writable, one_line_errors, replacing
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, printable
 from proxrl.report.curves import CONFIDENCE, POINTS, SMOOTHING, Band, Curve, Numbers, band, grouped, read_curves
 from proxrl.runs.folder import RUNS_DIR
 from proxrl.runs.lookup import find_runs, labels
@@ -56,7 +56,8 @@ def collect_bands(
             bands.setdefault(env, {})[metric] = [band(group, smoothing, grid_points(group)) for group in groups.values()]
         without = [str(folder.path) for folder, by_metric in zip(folders, curves_of_runs, strict=True) if metric not in by_metric]
         if without:
-            print(f"proxrl: omitted because {metric} is not logged yet: {', '.join(without)}", file=sys.stderr)
+            omitted = f"proxrl: omitted because {metric} is not logged yet: {', '.join(without)}"
+            print(printable(omitted), file=sys.stderr)
     return bands
 
 
@@ -104,8 +105,14 @@ def plot(
 
 def save_figure(figure: "Figure", out: Path) -> Path:
     """Write the figure atomically, in the format of the file name's suffix."""
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
     check_figure(out)
-    with one_line_errors("write", out), replacing(out) as temporary:
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text()))
+        text.set_parse_math(False)  # a dollar sign in a name is no formula
+    with rc_context({"text.parse_math": False}), one_line_errors("write", out), replacing(out) as temporary:
         figure.savefig(temporary, dpi=120, format=out.suffix.removeprefix("."))
     return out
 
@@ -153,7 +160,7 @@ def as_text(bands: Bands, by: str = "step") -> str:
             for line in lines:
                 size, unit = x_unit(line.x[-1], by)
                 end = f"{line.x[-1]:,.0f}" if by == "step" else f"{line.x[-1] / size:.1f}"
-                rows.append(f"{env}  {readable(metric)}  {label(line)}")
+                rows.append(printable(f"{env}  {readable(metric)}  {label(line)}"))
                 rows.append(f"{sparkline(line.mean)}  {line.mean[0]:.4g} → {line.mean[-1]:.4g} after {end} {unit}")
     return "\n".join(rows)
 

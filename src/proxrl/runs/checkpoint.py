@@ -6,6 +6,7 @@ There is one file so that a single rename makes tensors and state appear togethe
 import hashlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from proxrl.common.files import replacing
+from proxrl.common.files import read_regular, replacing
 from proxrl.errors import ProxRLError
 
 FORMAT, VERSION = "proxrl-checkpoint", 1
@@ -49,7 +50,7 @@ def save(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, Any]) ->
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Read and verify a checkpoint; return its tensors, on the CPU, and its state."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, sys.maxsize)
     except FileNotFoundError:
         raise ProxRLError(f"there is no checkpoint at {path}; check the path, or train first") from None
     except OSError as error:
@@ -62,7 +63,11 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         raise _damaged(path) from None
     if header.get("sha256") != digest(tensors, header.get("state", "")):
         raise _damaged(path)
-    return tensors, json.loads(header["state"])
+    try:
+        state = json.loads(header["state"])
+    except (KeyError, ValueError, RecursionError):
+        raise _damaged(path) from None
+    return tensors, state
 
 
 def _damaged(path: Path) -> DamagedCheckpointError:
@@ -84,7 +89,7 @@ def _header(path: Path, data: bytes) -> dict[str, str]:
         metadata = {name: str(value) for name, value in entries.pop("__metadata__", {}).items()}
         length = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
         cut_short = len(data) < end + length
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise _damaged(path) from None
     if metadata.get("format") != FORMAT:
         raise ProxRLError(f"{path} is a safetensors file, but not a ProxRL checkpoint; give one from a run's checkpoints folder")

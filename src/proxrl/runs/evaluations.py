@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxrl.common.files import one_line_errors, replacing
+from proxrl.common.files import one_line_errors, read_regular, replacing
 from proxrl.common.numbers import format_number
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.notebook import table
@@ -98,7 +98,7 @@ def current_evaluation(folder: RunFolder, checkpoint: str = "latest") -> dict[st
 def read_evaluations(folder: RunFolder) -> dict[str, Any]:
     """Return the stored scores by name of the checkpoint; empty if there is no readable file."""
     try:
-        evaluations = json.loads(folder.evaluations_path.read_bytes())
-    except (OSError, ValueError):
+        evaluations = json.loads(read_regular(folder.evaluations_path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return evaluations if isinstance(evaluations, dict) else {}

@@ -8,14 +8,16 @@ import platform
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from proxrl.common.files import acquire_lock, is_locked, one_line_errors, process_exists, replacing
+from proxrl.common.files import acquire_lock, is_locked, one_line_errors, process_exists, read_regular, replacing
+from proxrl.common.trust import ANCHOR, STAMP
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
-from proxrl.config.parse import as_words, load_toml, read_toml, save_toml
+from proxrl.config.code import code_settings, declare_own, is_own, refusal, untrusted_settings
+from proxrl.config.parse import as_words, parse_settings, read_toml, save_toml
 from proxrl.errors import ProxRLError
 from proxrl.runs.machine import circumstances
 
@@ -34,6 +36,8 @@ RUN_FILES = (
     "wandb_id",
     "report.html",
     "evaluations.json",
+    STAMP,
+    ANCHOR,
     "events.out.tfevents.*",
     "checkpoints/*.safetensors",
     "checkpoints/.*.tmp",
@@ -64,7 +68,7 @@ def run_folder(runs_dir: Path, env: str, name: str, seed: int) -> Path:
 def earlier_config(runs_dir: Path, config: Config) -> Config | None:
     """Return the config of the run that this one would resume, or None if there is no checkpoint."""
     folder = RunFolder(run_folder(runs_dir, config.env, config.name, config.seed))
-    return folder.config() if folder.latest_checkpoint() is not None else None
+    return folder.unchecked_config() if folder.latest_checkpoint() is not None else None
 
 
 def check_resumable(saved: Config, now: Config, path: Path | None = None) -> None:
@@ -120,8 +124,28 @@ class RunFolder:
     def checkpoint_path(self, name: str) -> Path:
         return self.checkpoints / f"{name}.safetensors"
 
-    def config(self) -> Config:
-        return load_toml(self.config_path)
+    def config(self, trust: bool = False) -> Config:
+        """Return the settings of the run. Raises a ProxRLError if they name code that is neither one's own nor trusted.
+
+        `trust` declares this code as trusted from now on.
+        """
+        return self.config_for(trust)[0]
+
+    def config_for(self, trust: bool, unused: Collection[str] = ()) -> tuple[Config, dict[str, Any]]:
+        """Return the same for a caller that does not import the code of the settings `unused`; and those that it must not import.
+
+        The settings are read once, because somebody else could change the file between two readings.
+        """
+        settings = self.settings()
+        untrusted = untrusted_settings(settings, self.path, trust)
+        used = {name: value for name, value in untrusted.items() if name not in unused}
+        if used:
+            raise refusal(str(self.path), used)
+        return parse_settings(settings).validate(), untrusted
+
+    def unchecked_config(self) -> Config:
+        """Return the settings without importing what they name, to compare them with others."""
+        return parse_settings(self.settings())
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as written in config.toml, by whichever version."""
@@ -132,6 +156,7 @@ class RunFolder:
         with one_line_errors("use the run folder", self.path):
             self._check_is_run()
             self.path.mkdir(parents=True, exist_ok=True)
+            self._refuse_links(LOCK_NAME, self.metrics_path.name)  # which are written in place
             self._acquire_lock()
             try:
                 if self.config_path.exists() and clobber:
@@ -144,11 +169,18 @@ class RunFolder:
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:
                     save_toml(config, temporary)
+                self._declare_own()
                 self.checkpoints.mkdir(exist_ok=True)
             except BaseException:
                 self.close()
                 raise
         return self.latest_checkpoint()
+
+    def _declare_own(self) -> None:
+        """Record that this user made the run, if its settings name code: other commands may then import it."""
+        code = code_settings(self.settings())
+        if code and not is_own(self.path, code):
+            declare_own(self.path, code)
 
     def close(self) -> None:
         """Free the lock."""
@@ -195,7 +227,7 @@ class RunFolder:
             with open(self.checkpoint_path(name), "rb") as file:
                 header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
             return int(json.loads(header["__metadata__"]["state"])["step"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError):
             return None
 
     def write_status(
@@ -226,8 +258,8 @@ class RunFolder:
     def read_status(self) -> dict[str, Any]:
         """Return what `write_status` wrote; empty if there is no readable file."""
         try:
-            status = json.loads(self.status_path.read_bytes())
-        except (OSError, ValueError):
+            status = json.loads(read_regular(self.status_path))
+        except (OSError, ValueError, RecursionError):
             return {}
         return status if isinstance(status, dict) else {}
 
@@ -256,6 +288,7 @@ class RunFolder:
             is_config = False
         if not is_config:
             raise ProxRLError(f"{self.config_path} was not written by ProxRL; delete {self.path} yourself or use another --name")
+        self._refuse_links(*RUN_SUBFOLDERS)
         for pattern in (*RUN_FILES, *(EXPORT_FILES if is_card(self.path / "export" / "README.md") else ())):
             for path in self.path.glob(pattern):
                 path.unlink()
@@ -264,6 +297,12 @@ class RunFolder:
         for name in RUN_SUBFOLDERS:
             with contextlib.suppress(OSError):  # it does not exist, or holds other files
                 (self.path / name).rmdir()
+
+    def _refuse_links(self, *names: str) -> None:
+        """Raise an error if one of these is a link: in somebody else's folder it may lead to any file of this user."""
+        for name in names:
+            if (self.path / name).is_symlink():
+                raise ProxRLError(f"{self.path / name} is a link, and what it leads to must not be changed; replace it by a copy")
 
     def _leftovers(self) -> Iterator[Path]:
         """Yield temporary files that a killed process has left.
@@ -281,7 +320,7 @@ class RunFolder:
 
     def _saved_config(self) -> Config:
         try:
-            return self.config()
+            return self.unchecked_config()
         except ProxRLError as error:
             raise ProxRLError(f"{self.config_path}: {error}; repair that file, or use --clobber to start over") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from proxrl.common.files import one_line_errors
-from proxrl.errors import ProxRLError
+from proxrl.errors import ProxRLError, printable
 from proxrl.runs.folder import RUNS_DIR, RunFolder, folder_name
 
 MOST_CHOICES = 5  # how many runs an error message lists
@@ -46,7 +46,7 @@ def find_runs(runs: Iterable[str | Path], runs_dir: str | Path = RUNS_DIR) -> li
         if not readable:
             raise ProxRLError(next(iter(broken.values())))
         for path, problem in broken.items():
-            print(f"proxrl: {path} is left out: {problem}", file=sys.stderr)
+            print(printable(f"proxrl: {path} is left out: {problem}"), file=sys.stderr)
         for folder in readable:
             found.setdefault(folder.path.resolve(), folder)
     return list(found.values())

@@ -1,6 +1,7 @@
 """Read `metrics.jsonl`, which contains everything that a run logged."""
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,16 +13,22 @@ SHORT_NAMES = {"return": RETURN, "length": "charts/episodic_length", "success": 
 
 def read_lines(run: RunFolder) -> Iterator[dict[str, Any]]:
     """Yield the lines of metrics.jsonl, without one that is being written or was cut short when the run was killed."""
-    if not run.metrics_path.exists():
+    if not run.metrics_path.is_file():  # a pipe or device could be read forever
         return
     with open(run.metrics_path, "rb") as file:
         for line in file:
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
-            if isinstance(entry, dict) and "step" in entry:
-                yield entry
+            numbers = {name: value for name, value in entry.items() if is_number(value)} if isinstance(entry, dict) else {}
+            if "step" in numbers:
+                yield numbers
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number that fits a float: the file may be anybody's."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def full_name(metric: str, logged: Iterable[str]) -> str:

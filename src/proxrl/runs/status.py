@@ -1,5 +1,6 @@
 """The status of a run, read from its folder, as `runs`, `report`, `watch`, `compare` and model cards show it."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -87,11 +88,15 @@ def summarize(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = Non
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # of a whole number that is too large
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _time(text: Any) -> datetime | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from proxrl.common.files import one_line_errors, replacing
 from proxrl.config import Config
 from proxrl.config.parse import toml_value
+from proxrl.config.presets import trust_preset
 from proxrl.config.resolve import Resolved
 from proxrl.tuning.space import as_settings
 from proxrl.tuning.study import INDEX, Study
@@ -42,6 +43,7 @@ def write_preset(path: Path, study: Study, start: Resolved, fixed: dict[str, Any
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    trust_preset(path, start.config.env)
 
 
 def trial_table(study: Study) -> str:

@@ -69,6 +69,7 @@ def tune(
     prune: bool = True,
     clobber: bool = False,
     quiet: bool = False,
+    trust: bool = False,
     **settings: Any,
 ) -> Tuned:
     """Search for better settings than the preset's, or continue the study that the same arguments began.
@@ -82,8 +83,9 @@ def tune(
         check_at_least(flag(name), value, 1)
     check_tune_arguments(timeout, settings)
     env_name = env if isinstance(env, str) else name_of(env)
-    start, family = resolve(env_name, settings, preset), find_family(env_name)
-    space = load_space(choose_preset(preset, family.preset), family.preset, None if search is None else Path(search), settings)
+    start, family = resolve(env_name, settings, preset, trust=trust), find_family(env_name)
+    file = None if search is None else Path(search)
+    space = load_space(choose_preset(preset, family.preset), family.preset, file, settings, trust)
     base = base_config(start.config, total_steps, seed)
     with StudyFolder(Path(studies_dir), env_name, study) as folder:
         preset = prepare_folder(folder, preset, clobber)
@@ -201,10 +203,11 @@ class TuningSession:
     def start_trial(self, pool: Pool[Running], cores: int | None) -> None:
         trial, settings = self.study.begin()
         index, earlier = trial.user_attrs[INDEX], functools.partial(earlier_config, self.study.folder.runs)
+        # The preset is trusted, since it was checked when the study started, and may be a copy.
         changes = {**self.plan.fixed, **settings, "total_steps": self.study.base.total_steps, "name": f"trial-{index}"}
         try:
             configs = [
-                resolve(self.plan.start.config.env, {**changes, "seed": seed}, self.plan.preset, earlier).config
+                resolve(self.plan.start.config.env, {**changes, "seed": seed}, self.plan.preset, earlier, trust=True).config
                 for seed in range(self.study.base.seed, self.study.base.seed + self.plan.seeds)
             ]
         except ProxRLError as error:  # these settings are not valid together

@@ -8,12 +8,13 @@ epochs = { choices = [4, 10, 20], source = "..." }                              
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from proxrl.config import Config, field_types
+from proxrl.config.code import check_file
 from proxrl.config.parse import parse_value, read_toml, toml_value
 from proxrl.config.presets import read_preset
 from proxrl.config.schedule import Scalar
@@ -86,11 +87,14 @@ def stored_choice(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else toml_value(value).strip('"')
 
 
-def load_space(preset: str, family_preset: str, file: Path | None, fixed: Iterable[str]) -> Space:
+def load_space(preset: str, family_preset: str, file: Path | None, fixed: Collection[str], trust: bool = False) -> Space:
     """Return the search space of a preset, or else of the family's preset.
 
-    The entries of `file` replace those of the preset, and settings in `fixed` are left out.
+    The entries of `file` replace those of the preset, and settings in `fixed` are left out. `trust` allows files of others to
+    name code.
     """
+    for source in [Path(preset)] * preset.endswith(".toml") + ([] if file is None else [file]):
+        check_file(source, choices_in(read_toml(source)), fixed, trust)
     space = read_space(read_preset(preset), f"the preset {preset}") or read_space(read_preset(family_preset), family_preset)
     if file is not None:
         from_file = read_space(read_toml(file), str(file))
@@ -109,6 +113,16 @@ def load_space(preset: str, family_preset: str, file: Path | None, fixed: Iterab
     if MINIBATCH_SIZE in space and "num_minibatches" in space:
         raise ProxRLError("minibatch_size and num_minibatches set the same thing; search only one of them")
     return space
+
+
+def choices_in(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the choices of each setting in a table [search]."""
+    table = document.get("search", {})
+    return (
+        {name: entry.get("choices") for name, entry in table.items() if isinstance(entry, dict)}
+        if isinstance(table, dict)
+        else {}
+    )
 
 
 def read_space(document: dict[str, Any], where: str) -> Space:

@@ -6,11 +6,13 @@ says which results they are for, as that of every reference preset does.
 """
 
 import tomllib
+from collections.abc import Collection
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proxrl.config.code import check_file
 from proxrl.config.parse import parse_value
 from proxrl.errors import ProxRLError
 
@@ -48,10 +50,13 @@ def choose_preset(name: str | None, family_preset: str) -> str:
     return references[family_preset]
 
 
-def load_preset(name: str, env: str) -> dict[str, Setting]:
-    """Return the settings of a preset, given its name or file; those for this environment override the common ones."""
+def load_preset(name: str, env: str, replaced: Collection[str] = (), trust: bool = False) -> dict[str, Setting]:
+    """Return the settings of a preset, given its name or file; those for this environment override the common ones.
+
+    A file of others that names code is refused without `trust`; settings in `replaced` are not used and may name anything.
+    """
     document = read_preset(name)
-    settings = {}
+    settings, written = {}, {}
     by_env = document.get("env", {})
     ids = (env.rpartition("-v")[0], env)  # a table of all versions of an environment, and one of a single version
     tables: list[Any] = [document.get("values", {}), *(by_env.get(key, {}) if isinstance(by_env, dict) else None for key in ids)]
@@ -62,7 +67,15 @@ def load_preset(name: str, env: str) -> dict[str, Setting]:
             if not isinstance(entry, dict) or set(entry) != {"value", "source"}:
                 raise ProxRLError(f'the preset {name} must give {field} as {{ value = ..., source = "..." }}')
             settings[field] = Setting(parse_value(field, entry["value"]), entry["source"])
+            written[field] = entry["value"]
+    if name.endswith(".toml"):
+        check_file(Path(name), written, replaced, trust)
     return settings
+
+
+def trust_preset(file: Path, env: str) -> None:
+    """Remember that this user wrote a preset file, so that it may name code."""
+    load_preset(str(file), env, trust=True)
 
 
 def read_preset(name: str) -> dict[str, Any]:
