@@ -79,14 +79,14 @@ def overrides(callback: object, method: str) -> bool:
 def check_hooks(callback: object, source: str) -> None:
     """Raise a `ProxRLError` if an object would never be called, or not by all the names that it expects."""
     name = f"{source} a {type(callback).__name__}"
-    if not any(overrides(callback, method) for method in HOOKS) and not isinstance(callback, Callback):
-        raise ProxRLError(f"{name}, which has no method of a callback; it needs one of {', '.join(HOOKS)}")
     for method in dir(callback):
         is_hook = method.startswith("on_") or method in OTHER_NAMES
         if is_hook and method not in HOOKS and callable(getattr(callback, method, None)):
             known = [OTHER_NAMES[method]] if method in OTHER_NAMES else difflib.get_close_matches(method, HOOKS, n=1, cutoff=0.6)
             advice = f"did you mean {known[0]}?" if known else f"callbacks have {', '.join(HOOKS)}"
             raise ProxRLError(f"{name} with a method {method}, which would never be called; {advice}")
+    if not any(overrides(callback, method) for method in HOOKS) and not isinstance(callback, Callback):
+        raise ProxRLError(f"{name}, which has no method of a callback; it needs one of {', '.join(HOOKS)}")
     present = [method for method in STATE if overrides(callback, method)]
     if len(present) == 1:
         missing = next(method for method in STATE if method not in present)

@@ -131,20 +131,8 @@ class InProcessEnvs:
     def record_info(self, keys: Sequence[str]) -> None:
         if keys:
             self._info = np.full((self.num_envs, len(keys)), np.nan)
-            self._steps = [self._recording(n, keys) for n in range(self.num_envs)]
-
-    def _recording(self, n: int, keys: Sequence[str]) -> Callable[[Any], Any]:
-        env_step = self._envs[n].step
-
-        def step(action: Any) -> Any:
-            result = env_step(action)
-            _, _, terminated, truncated, info = result
-            self._last_infos[bool(terminated or truncated)] = info
-            assert self._info is not None
-            self._info[n] = read_numbers(info, keys)
-            return result
-
-        return step
+            rows = zip(self._envs, self._info, strict=True)
+            self._steps = [_recording(env.step, keys, row, self._last_infos) for env, row in rows]
 
     def info_names(self) -> list[str]:
         def is_number(info: Info, key: str) -> bool:
@@ -228,6 +216,24 @@ class InProcessEnvs:
 
     def _failure(self, n: int, call: str, error: BaseException) -> ProxRLError:
         return ProxRLError(f"environment {self._first_env + n} failed in {call}: {describe(error)}")
+
+
+def _recording(
+    env_step: Callable[[Any], Any], keys: Sequence[str], row: NDArray[np.float64], last_infos: dict[bool, Info]
+) -> Callable[[Any], Any]:
+    """Return `step` of an environment, which also writes the numbers of these keys of its info to `row` [K].
+
+    A function without the pool: it would hold itself in memory by it, and some libraries complain about what is left at exit.
+    """
+
+    def step(action: Any) -> Any:
+        result = env_step(action)
+        _, _, terminated, truncated, info = result
+        last_infos[bool(terminated or truncated)] = info
+        row[:] = read_numbers(info, keys)
+        return result
+
+    return step
 
 
 def _row_reader(space: gymnasium.Space) -> Callable[[Tree], Sequence[Any]]:
