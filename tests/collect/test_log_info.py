@@ -142,6 +142,9 @@ def test_a_run_logs_the_means_and_names_missing_keys_once(
     # Numbers that are given only at the end of an episode are not missing before one has ended.
     proxrl.train("info_envs:Goals", env_kwargs={"length": 40}, name="long", log_info=("final_only",), **TINY)
     assert "--log-info" not in capsys.readouterr().out
+    proxrl.train("info_envs:Goals", env_kwargs={"length": 90}, name="longer", log_info=("final_only",), **TINY)
+    output = capsys.readouterr().out
+    assert output.index("step 96/96") > output.index("--log-info final_only: no number of that name") > 0
 
 
 class Record:

@@ -52,13 +52,13 @@ class InfoMetrics:
         self.missing = [key for key in self.missing if f"info/{key}" not in metrics]
         return metrics
 
-    def warnings(self, episodes_ended: bool) -> list[str]:
-        """Return a line about keys that no info has had, after the first iteration in which an episode ended; otherwise nothing.
+    def warnings(self, due: bool) -> list[str]:
+        """Return a line about keys that no info has had, once and after some iterations at the latest; otherwise nothing.
 
-        Some numbers are given only at the end of an episode.
+        It is due when an episode has ended, because some numbers are given only then, or when the run ends.
         """
         self.iterations += 1
-        if not self.missing or not (episodes_ended or self.iterations >= PATIENCE):
+        if not self.missing or not (due or self.iterations >= PATIENCE):
             return []
         missing, self.missing = " ".join(self.missing), []
         numbers = ", ".join(self.names()) or "none"
