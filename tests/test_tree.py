@@ -88,6 +88,8 @@ def test_the_import_test_sees_imports_within_functions() -> None:
         "import proxrl.config, proxrl.config.parse, proxrl.config.resolve, proxrl.config.flags",
         "from proxrl.cli import main; main(['--help'])",
         "from proxrl.cli import main; main(['train', 'CartPole-v1', '--print-config'])",
+        "from proxrl.cli import main; main(['train', 'CartPole-v1', '--seeds', '1', '2', '--print-config'])",
+        "import proxrl.many_runs.run",
         "from proxrl.cli import command_names, make_parser; [make_parser(name).format_help() for name in command_names()]",
     ],
 )

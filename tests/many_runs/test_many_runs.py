@@ -21,11 +21,12 @@ from proxrl.common.numbers import format_number
 from proxrl.config import Config
 from proxrl.many_runs.outcome import Outcome, closing, shortest_paths, summarize_seeds
 from proxrl.many_runs.plan import PlannedRun
-from proxrl.many_runs.worker import cores_of
+from proxrl.many_runs.reporter import cores_of
 from proxrl.runs.folder import RunFolder
 
 COUNTED = ("train", "seeded_envs:Counted", *SMALL, "--no-tensorboard")
 FOLDER = Path("runs/seeded_envs-Counted/ppo")
+START_SECONDS = 200  # processes may start slowly on a busy machine
 
 
 def status(run_folder: Path) -> dict[str, Any]:
@@ -121,12 +122,12 @@ def test_a_signal_saves_all_runs_and_the_same_command_resumes(
     words = (*COUNTED, "--seeds", "1-3", "--jobs", "2", "--total-steps", "960")
     # So slow that no run ends before the signals. The session that finishes them is not slowed down.
     process = start(*words, cwd=tmp_path, COUNTED_SECONDS="0.02")
-    wait_for(lambda: both_train(tmp_path))
+    wait_for(lambda: both_train(tmp_path), START_SECONDS)
     second = run(*words, cwd=tmp_path)
     assert second.returncode == 2
     assert f"another process is training in {FOLDER}/seed1" in second.stderr
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "")
     reached = {seed: status(tmp_path / FOLDER / f"seed{seed}") for seed in (1, 2)}
     for seed, one in reached.items():
@@ -149,9 +150,9 @@ def test_clobber_deletes_nothing_before_a_run_begins(trained: tuple[Path, str]) 
     words = (*COUNTED, "--seeds", "1-2", "--jobs", "1", "--clobber", "--total-steps", "960")
     process = start(*words, cwd=trained[0], COUNTED_SECONDS="0.02")
     metrics_path = trained[0] / FOLDER / "seed1/metrics.jsonl"
-    wait_for(lambda: metrics_path.exists() and metrics_path.read_bytes() and metrics_path.read_bytes()[:60] != old[1][:60])
+    wait_for(lambda: metrics_path.exists() and metrics_path.read_bytes()[:60] not in (b"", old[1][:60]), START_SECONDS)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert "Not finished: stopped seed 1; not begun seed 2. The same command without --clobber resumes." in out
     assert "--clobber has not reached seed 2: there are still the earlier runs." in out
@@ -185,7 +186,7 @@ def test_a_second_signal_ends_all_at_once(
     workers: list[int] = []
 
     def interrupt_twice() -> None:
-        wait_for(lambda: len(list(FOLDER.glob("*.log"))) == 2)
+        wait_for(lambda: len(list(FOLDER.glob("*.log"))) == 2, START_SECONDS)
         workers.extend(child.pid for child in multiprocessing.active_children() if child.pid is not None)
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.5)

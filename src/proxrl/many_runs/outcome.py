@@ -89,7 +89,7 @@ def labels(runs: Sequence[PlannedRun]) -> str:
     """Return which runs these are, or how many if they are too many to list."""
     if len(runs) > 1 and all(run.label.startswith("seed ") for run in runs):
         return f"seeds {ranges(sorted(run.config.seed for run in runs))}"
-    return ", ".join(run.label for run in runs) if len(runs) <= MOST_LABELS else f"{len(runs)} runs"
+    return ", ".join(run.label.replace("  ", " ") for run in runs) if len(runs) <= MOST_LABELS else f"{len(runs)} runs"
 
 
 def outcome_line(outcome: Outcome, duration: str) -> str:
