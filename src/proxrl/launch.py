@@ -64,6 +64,7 @@ class Result:
     finished: bool
     signal: int | None  # the signal that stopped it early, if one did
     success_rate: float | None = None  # of the same episodes, if their infos told
+    finished_by: str | None = None  # the rule that ended it before its step budget was spent, if one did
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {text}" if name else text for name, text in self._items().items())
@@ -75,6 +76,7 @@ class Result:
     def _items(self) -> dict[str, str]:
         """Return what a person wants to read of it, by name."""
         state = "finished" if self.finished else "unfinished"
+        state += f" ({self.finished_by})" if self.finished_by else ""
         items = {"": f"{self.env} {state}", "step": f"{self.step:,}", "return": "none yet: no episode has finished"}
         if self.mean_return is not None:
             items["return"] = f"{format_number(self.mean_return)} over the last {self.episodes} episodes"
@@ -182,7 +184,7 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         message = "" if options.quiet else "stopping after this iteration"
         signals = stack.enter_context(stopping_signals(message, session.request_stop, world.size > 1, display.notice))
         notes = [*image_assumptions(parts.policy), *resume_notes(env, session.step)]
-        display.start("\n".join([opening(config, folder.path, session.step, world), *notes]))
+        display.start("\n".join([opening(config, folder.path, session.step, world, session.finished_by), *notes]))
         train_and_save(parts, session)
         result = conclude(session, signals)
         display.finish(closing(result, config, display))
@@ -264,7 +266,7 @@ def train_and_save(parts: Parts, session: Session) -> None:
 
 
 def is_finished(session: Session) -> bool:
-    return session.step >= session.config.planned_steps
+    return session.step >= session.config.planned_steps or session.finished_by is not None
 
 
 def conclude(session: Session, signals: Sequence[int]) -> Result:
@@ -280,6 +282,7 @@ def conclude(session: Session, signals: Sequence[int]) -> Result:
         finished=is_finished(session),
         signal=first_signal,
         success_rate=session.success_rate,
+        finished_by=session.finished_by,
     )
 
 
@@ -379,7 +382,7 @@ def make_loggers(folder: RunFolder, config: Config, resume_step: int | None, opt
         )
 
 
-def opening(config: Config, path: Path, start_step: int, world: World) -> str:
+def opening(config: Config, path: Path, start_step: int, world: World, finished_by: str | None = None) -> str:
     rounded = f", {config.total_steps:,} asked for" if config.planned_steps != config.total_steps else ""
     ranks = "" if world.size == 1 else f"{world.size} ranks ({world.kind}) x "
     rollout = f"{config.num_envs // world.size} envs ({config.vector}) x {config.rollout_steps} steps"
@@ -394,7 +397,9 @@ def opening(config: Config, path: Path, start_step: int, world: World) -> str:
         f" then {update} = {epochs * config.num_minibatches:,} optimizer steps",
         f"Run folder {path}",
     ]
-    if start_step >= config.planned_steps:
+    if finished_by is not None:
+        lines.append(f"Already done: {finished_by}; another value of that flag, or off, goes on from here, --clobber starts over")
+    elif start_step >= config.planned_steps:
         lines.append("Already done; a larger --total-steps goes on from here, --clobber starts over")
     elif start_step:
         lines.append(f"Resuming at step {start_step:,}; --clobber starts over")
@@ -411,7 +416,8 @@ def closing(result: Result, config: Config, display: Console) -> str:
     if result.finished:
         rate = display.steps_per_second
         took = f"Took {display.elapsed()} at {rate:,.0f} steps/s. " if rate else ""  # nothing, if the run was done before
-        last = f"Done at step {result.step:,}: {score}.\n{took}Next:{next_commands(result, config)}"
+        rule = f" by rule: {result.finished_by};" if result.finished_by else ":"
+        last = f"Done at step {result.step:,}{rule} {score}.\n{took}Next:{next_commands(result, config)}"
     else:
         last = f"Stopped at step {result.step:,}: {score}. Saved in {result.path}; the same command resumes."
     return "\n".join(filter(None, [display.curve(), last]))

@@ -30,6 +30,7 @@ from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, RunState
 from proxrl.runs.state_tree import unpack
+from proxrl.runs.stop_rules import StopRules
 from proxrl.types import Episode, Progress, Rollout, Step
 from proxrl.world.api import World
 
@@ -97,7 +98,10 @@ class Session:
         self.stopping = False  # on all ranks
         self.saved_at = self.status_at = time.monotonic()
         self.saved_step = -1
+        self.rules = StopRules()
         self._restore(saved)
+        self.finished_by = self.rules.reason(config)  # the rule that ended the run before its step budget was spent
+        self.stopping = self.finished_by is not None
 
     @property
     def display(self) -> Display:
@@ -170,6 +174,7 @@ class Session:
         if rate is not None:
             charts["charts/success_rate"] = rate
         self._evaluate_and_update_best(before, charts)
+        self.finished_by = self.rules.reason(self.config)
         self.display.update(self.step, self.mean_return, self.best_return, self.mean_length, self.success_rate, spent, metrics)
         charts["charts/SPS"] = self.display.steps_per_second
         charts |= {f"charts/share_{name}": share for name, share in spent.shares().items() if name != "other"}
@@ -212,10 +217,11 @@ class Session:
     def _evaluate_and_update_best(self, before: int, charts: dict[str, float]) -> None:
         """Evaluate if it is time to, and record a new best: by evaluation if the run evaluates, otherwise by training return."""
         score: float | None = None
+        successes = self.success_rate
         if self.config.eval_every is not None:
             if _crossed(self.config.eval_every, before, self.step) or self.step >= self.config.planned_steps:
                 scores = self.observers.evaluate(self.step)
-                score = scores.mean
+                score, successes = scores.mean, scores.success_rate
                 charts["eval/episodic_return"] = score
                 charts["eval/episodic_length"] = float(np.mean(scores.lengths))
                 if scores.success_rate is not None:
@@ -226,6 +232,8 @@ class Session:
                 )
         elif len(self.recent) >= ENOUGH:
             score = self.mean_return
+        if score is not None:
+            self.rules.observe(self.step, score, successes, self.config.plateau_tolerance)
         if score is not None and (self.best_return is None or score > self.best_return):
             self.best_return = score
             tensors, state = self._snapshot()
@@ -240,7 +248,7 @@ class Session:
     def _agree_to_stop_or_save(self) -> bool:
         """Stop all ranks if one wants to, since none can train alone; return whether rank 0's clock says it is time to save."""
         due = self.world.rank == 0 and time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES
-        votes = torch.tensor([bool(self.stop_requested), due], dtype=torch.int32)
+        votes = torch.tensor([bool(self.stop_requested or self.finished_by), due], dtype=torch.int32)
         self.world.sum_(votes)
         self.stopping = bool(votes[0])
         return bool(votes[1])
@@ -270,7 +278,7 @@ class Session:
         self.status_at, self.state = time.monotonic(), state
         if self.world.rank == 0:
             scores = self.mean_return, self.best_return, self.success_rate
-            self.folder.write_status(state, self.step, self.config.planned_steps, *scores)
+            self.folder.write_status(state, self.step, self.config.planned_steps, *scores, self.finished_by)
 
     def _write(self, name: str, snapshot: Saved) -> None:
         if self.world.rank == 0:
@@ -298,6 +306,7 @@ class Session:
             "recent": [list(episode) for episode in self.recent],
             "best_return": self.best_return,
             "best_by": self._best_by,
+            "stop_rules": self.rules.state(),
             "observation_space": space_to_json(self.trainee.observation_space),
             "action_space": space_to_json(self.trainee.action_space),
             "callbacks": [by_name for _, by_name in states],
@@ -327,6 +336,7 @@ class Session:
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         # Returns of evaluations and of training can't be compared: a run that changes between them looks for a new best.
         self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
+        self.rules = StopRules.restored(state.get("stop_rules", {}) if state["best_by"] == self._best_by else {})
         self.saved_step = self.step
 
     def _restore_callbacks(self, states: Sequence[dict[str, Any]]) -> None:

@@ -15,7 +15,8 @@ from proxrl.config.validate import check_range, check_ranges, validate
 
 # These may change when a run is resumed.
 CHANGEABLE_ON_RESUME = frozenset(
-    {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "capture_video"}
+    {"stop_at", "stop_at_success", "stop_plateau", "plateau_tolerance"}
+    | {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "capture_video"}
     | {"logger", "logger_kwargs", "log_info", "world", "device", "device_ids", "threads"}
 )
 
@@ -185,10 +186,20 @@ class Config:
     seed: int = setting(1, RUN, "seed of all random numbers", least=0, most=2**63 - 1)
     eval_every: int | None = setting(None, RUN, "evaluate every N steps", least=1)
     eval_episodes: int = setting(10, RUN, "episodes per evaluation during training", least=1)
+    stop_at: float | None = setting(
+        None, RUN, "end the run when its return reaches this: of the evaluation with --eval-every, else of the last 100 episodes"
+    )
+    stop_at_success: float | None = setting(
+        None, RUN, "end the run when the success rate of the same episodes reaches this", above=0, most=1
+    )
+    stop_plateau: int | None = setting(None, RUN, "end the run when the same return has not improved for N steps", least=1)
+    plateau_tolerance: float = setting(
+        0.01, RUN, "an improvement, for --stop-plateau, is more than this share of what was gained since the start", least=0
+    )
     save_every: int | None = setting(None, RUN, "keep a checkpoint every N steps", off="only latest and best", least=1)
     capture_video: int | None = setting(None, RUN, "record an episode every N iterations, in videos/", least=1)
     log_info: tuple[str, ...] | None = setting(
-        None, RUN, "log these numbers of the environment's info, such as x_position or reward_terms/forward"
+        None, RUN, "log these numbers of the environment's info, such as x_position or reward_terms/forward", plain=True
     )
     callback: str | None = setting(None, RUN, "custom callback as module:callable", imported=True)
     callback_kwargs: dict[str, Any] = setting({}, RUN, "keyword arguments of the callback")

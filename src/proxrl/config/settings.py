@@ -113,6 +113,10 @@ class Settings(TypedDict, total=False):
     seed: int
     eval_every: int | None
     eval_episodes: int
+    stop_at: float | None
+    stop_at_success: float | None
+    stop_plateau: int | None
+    plateau_tolerance: float
     save_every: int | None
     capture_video: int | None
     log_info: tuple[str, ...] | list[str] | None

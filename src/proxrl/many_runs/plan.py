@@ -11,6 +11,7 @@ from proxrl.envs.given import FirstMade
 from proxrl.errors import CollectiveError, ProxRLError
 from proxrl.many_runs.grid import Point, check_count, parse_seeds, parse_sweeps, point_label, ranges, run_name
 from proxrl.runs.folder import RunFolder, check_resumable, run_folder
+from proxrl.runs.stop_rules import StopRules
 from proxrl.world.launcher import launched
 
 
@@ -121,11 +122,12 @@ def plan_run(config: Config, label: str, runs_dir: Path, clobber: bool) -> Plann
     if clobber or folder.latest_checkpoint() is None:
         return PlannedRun(config, folder, label, finished=False, step=0)
     try:
-        check_resumable(folder.config(), config)
+        check_resumable(folder.unchecked_config(), config)
     except ProxRLError as error:
         raise ProxRLError(f"{folder.path}: {error}") from error
-    step = folder.checkpoint_step() or 0
-    return PlannedRun(config, folder, label, step >= config.planned_steps, step)
+    step, rules = folder.checkpoint_step() or 0, StopRules.restored(folder.checkpoint_state().get("stop_rules", {}))
+    finished = step >= config.planned_steps or rules.reason(config) is not None
+    return PlannedRun(config, folder, label, finished, step)
 
 
 def swept_sources(points: Sequence[Point], seeds: Sequence[int], several_seeds: bool) -> dict[str, str]:

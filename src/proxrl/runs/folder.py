@@ -52,6 +52,7 @@ RUN_FILES = (
 EXPORT_FILES = ("export/policy.onnx", "export/policy.pt2", "export/settings.toml", "export/README.md")
 RUN_SUBFOLDERS = ("checkpoints", "videos", "export")
 LOCK_NAME = "run.lock"
+LONGEST_HEADER = 100_000_000  # bytes of a checkpoint's header that are read to find its step
 RUNS_DIR = "runs"  # the folder of all runs, unless --runs-dir names another
 
 
@@ -223,12 +224,18 @@ class RunFolder:
 
     def checkpoint_step(self, name: str = "latest") -> int | None:
         """Return the step of a checkpoint, read from its header, or None if it is missing or unreadable."""
+        step = self.checkpoint_state(name).get("step")
+        return step if isinstance(step, int) else None
+
+    def checkpoint_state(self, name: str = "latest") -> dict[str, Any]:
+        """Return the state of a checkpoint, read from its header; empty if it is missing or unreadable."""
         try:
             with open(self.checkpoint_path(name), "rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            return int(json.loads(header["__metadata__"]["state"])["step"])
+                header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LONGEST_HEADER)))
+            state = json.loads(header["__metadata__"]["state"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError):
-            return None
+            return {}
+        return state if isinstance(state, dict) else {}
 
     def write_status(
         self,
@@ -238,6 +245,7 @@ class RunFolder:
         mean_return: float | None = None,
         best_return: float | None = None,
         success_rate: float | None = None,
+        finished_by: str | None = None,
     ) -> None:
         """Write the progress of the run, and the versions, machine and git commit that it is computed with."""
         status = {
@@ -247,6 +255,7 @@ class RunFolder:
             "mean_return": mean_return,
             "best_return": best_return,
             "success_rate": success_rate,
+            "finished_by": finished_by,
             "pid": os.getpid(),
             "host": platform.node(),
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),
