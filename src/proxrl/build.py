@@ -21,6 +21,7 @@ from proxrl.engine.api import Compute
 from proxrl.engine.autograd import TorchCompute
 from proxrl.engine.descent import GradientDescent
 from proxrl.engine.flat import FlatParameters
+from proxrl.engine.memory import refuse_too_large
 from proxrl.engine.numpy_mlp import NumpyCompute
 from proxrl.engine.optimizers import Optimizer
 from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small
@@ -45,8 +46,10 @@ def build(config: Config, env: str | Callable[..., Any], world: World | None = N
     world = world or Solo()
     device = build_device(config.device, config.device_ids, world)
     envs = rank_envs(config.num_envs, world)
+    refuse_too_large(config, len(envs), world.local_size)
     environments = build_environments(config, env, len(envs), envs.start, world)
     try:
+        refuse_too_large(config, len(envs), world.local_size, environments)
         return assemble(config, environments, world, device, envs.start)
     except BaseException:
         environments.close()

@@ -18,6 +18,7 @@ from typing import Any, Unpack
 from proxrl import ppo
 from proxrl.build import build, build_environments, build_world, refuse_shared_gpus, trainee, uses_nccl
 from proxrl.callback import Callback, check_hooks
+from proxrl.check.preflight import warnings_about
 from proxrl.common.numbers import format_number
 from proxrl.common.seeding import Purpose, integer_seed
 from proxrl.common.signals import is_interactive, stopping_signals
@@ -27,6 +28,7 @@ from proxrl.config.plugins import build_plugin
 from proxrl.config.resolve import EnvLike, resolve
 from proxrl.config.settings import Settings, check_keywords, with_settings
 from proxrl.engine.compilation import reporting_compilation
+from proxrl.engine.memory import memory_warning
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
 from proxrl.envs.given import EnvSource, resume_notes, second_maker
@@ -41,11 +43,13 @@ from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
 from proxrl.look.evaluation import divided, equal_quota, run_episodes
 from proxrl.policy.image_encoders import image_assumptions
+from proxrl.policy.make_head import unused_settings
 from proxrl.ppo import Parts
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.runs.metrics import RETURN, read_lines
 from proxrl.runs.notebook import curve_svg, return_curve, table
+from proxrl.runs.status import sudden_end
 from proxrl.session import Observers, Saved, Session, check_restorable
 from proxrl.world.api import World, on_all_ranks
 from proxrl.world.launcher import should_report
@@ -183,9 +187,9 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         session = Session(config, world, trainee(parts), folder, observers, saved)
         message = "" if options.quiet else "stopping after this iteration"
         signals = stack.enter_context(stopping_signals(message, session.request_stop, world.size > 1, display.notice))
-        notes = [*image_assumptions(parts.policy), *resume_notes(env, session.step)]
+        notes = [*earlier_end(folder, world), *remarks(parts), *resume_notes(env, session.step)]
         display.start("\n".join([opening(config, folder.path, session.step, world, session.finished_by), *notes]))
-        train_and_save(parts, session)
+        train_and_save(parts, session, env, look=saved is None and not options.quiet)
         result = conclude(session, signals)
         display.finish(closing(result, config, display))
         return result
@@ -242,13 +246,34 @@ def open_display(stack: ExitStack, parts: Parts, options: RunOptions, folder: Ru
     return display
 
 
-def train_and_save(parts: Parts, session: Session) -> None:
+def earlier_end(folder: RunFolder, world: World) -> list[str]:
+    """Return a line if an earlier session ended without writing its status; this one has not written its own yet."""
+    status = folder.read_status() if world.rank == 0 else {}
+    if status.get("state") != "running":
+        return []
+    return [f"The session before {sudden_end(int(status.get('step') or 0))}"]
+
+
+def remarks(parts: Parts) -> list[str]:
+    """Return what the user may want to know about these settings: assumptions, flags without effect, scarce memory."""
+    return [
+        *image_assumptions(parts.policy),
+        *unused_settings(parts.environments.action_space, parts.config),
+        *memory_warning(parts.config, parts.environments.num_envs, parts.world.local_size, parts.environments),
+    ]
+
+
+def train_and_save(parts: Parts, session: Session, env: EnvLike, look: bool) -> None:
+    """Train, and save at the end. With `look`, first tell what is wrong with the environment."""
     if parts.config.compile:
         session.display.message(
             "torch compiles the networks when they are first used: the first iterations take a minute or more"
         )
     try:
         session.write_status("running")
+        if look:  # after the status, which tells later that this session was there if the environment ends the process
+            for line in warnings_about(parts.environments, env, parts.config.env_kwargs):
+                session.display.message(line)
         parts.collector.watchers += session.step_watchers()
         session.call_on_start()
         with reporting_compilation(parts.config.compile, parts.activity):

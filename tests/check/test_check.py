@@ -165,7 +165,18 @@ class Image(Sound):
         return np.full((40, 40, 3), 100 + 20 * self.place[0], np.uint8)
 
 
-SOUND = [Sound, BoxAction, Image, Nested, Masked, MaskedByKey, MaskedNested, MaskedRow, UnusedMask]
+class SmallImage(Sound):
+    """Bytes are scaled by the network and never whitened, and most pixels of an image are background."""
+
+    observation_space = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+
+    def observe(self) -> Any:
+        image = np.full((16, 16, 3), 255, np.uint8)
+        image[3, 4] = 100 + 20 * self.place[0]
+        return image
+
+
+SOUND = [Sound, BoxAction, Image, SmallImage, Nested, Masked, MaskedByKey, MaskedNested, MaskedRow, UnusedMask]
 FAULTS: list[tuple[str, str, type[gymnasium.Env]]] = []
 
 
@@ -237,7 +248,8 @@ fault("raises", "error", reward=raise_in_third_step)
 fault("raises", "error", begin=exit_process)
 fault("observation-structure", "error", observe=lambda self: {"place": self.place.astype(np.float32)})
 fault("space-unsupported", "error", observation_space=spaces.Text(3))
-fault("space-unsupported", "error", action_space=None)
+fault("space-missing", "error", action_space=None)
+fault("space-missing", "error", observation_space=property(lambda self: self.forgotten))
 fault("space-unsupported", "error", observation_space=spaces.Dict(a=spaces.Graph(spaces.Discrete(2), None)))
 fault("space-unsupported", "error", observation_space=spaces.Dict(a=spaces.Tuple([spaces.Sequence(spaces.Discrete(2))])))
 fault("space-unsupported", "error", action_space=spaces.Tuple([spaces.Discrete(2), spaces.OneOf([spaces.Discrete(2)])]))
@@ -279,6 +291,25 @@ fault("observation-outside", "warning", Nested, **nested(bits=lambda self: np.ar
 fault("observation-constant", "note", Nested, **nested(odd=lambda _: -1))
 fault("observation-scale", "note", Nested, **nested(place=lambda self: (self.place * [1, 1e-4]).astype(np.float32)))
 fault("not-deterministic", "warning", Nested, **nested(odd=lambda _: np.random.randint(-1, 1)))
+fault(
+    "image-channels",
+    "note",
+    observation_space=spaces.Box(0, 255, (40, 30, 20), np.uint8),
+    observe=lambda self: np.full((40, 30, 20), 100 + 20 * self.place[0], np.uint8),
+)
+fault(
+    "image-not-recognized",
+    "warning",
+    observation_space=spaces.Box(0, 1, (3, 40, 40), np.float32),
+    observe=lambda self: np.full((3, 40, 40), 0.5 + 0.1 * self.place[0], np.float32),
+)
+fault(
+    "image-not-recognized",
+    "warning",
+    observation_space=spaces.Box(0, 255, (40, 40), np.uint8),
+    observe=lambda self: np.full((40, 40), 100 + 20 * self.place[0], np.uint8),
+)
+fault("observation-constant", "note", Image, observe=lambda _: np.full((40, 40, 3), 7, np.uint8))
 fault("reward-type", "error", reward=lambda _: None)
 fault("reward-type", "error", reward=lambda _: np.ones(2))
 fault("reward-type", "error", reward=in_third_step(1j, 1.0))

@@ -91,6 +91,17 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--seed", "-1"], ["--seed is -1", "at least 0"]),
         (["train", "CartPole-v1", "--hidden-sizes", "64,64"], ["--hidden-sizes", "whole numbers"]),
         (["train", "CartPole-v1", "--hidden-sizes", "64", "0"], ["--hidden-sizes is 0", "at least 1"]),
+        (["train", "CartPole-v1", "--total-steps", "1e23"], ["--total-steps 99,999", "3,170,979,198 years"]),
+        (["train", "CartPole-v1", "--num-envs", "100000000"], ["--num-envs 100,000,000 x --rollout-steps", "TiB of memory"]),
+        (["train", "CartPole-v1", "--rollout-steps", "1000000000"], ["x --rollout-steps 1,000,000,000", "TiB of memory"]),
+        (["train", "CartPole-v1", "--num-envs", "10000000001", "--rollout-steps", "1001"], ["GiB of memory", "batch of 10,010"]),
+        (["train", "CartPole-v1", "--hidden-sizes", "10000000"], ["--hidden-sizes is 10000000", "at most 1000000"]),
+        (["train", "CartPole-v1", "--hidden-sizes", "1000000", "1000000"], ["--hidden-sizes 1000000 1000000", "TiB of memory"]),
+        (
+            ["train", "CartPole-v1", "--vector", "workers", "--num-workers", "1000000", "--num-envs", "1000000"],
+            ["1,000,000 processes", "TiB of memory", "use fewer environments"],
+        ),
+        (["train", "CartPole-v1", "--name", "x" * 300], ["--name has 300 characters", "at most 200"]),
         (["train", "CartPole-v1", "--name", "a/b"], ["--name 'a/b'"]),
         (["train", "CartPole-v1", "--device", "toaster"], ["--device toaster", "--device cpu"]),
         (["train", "CartPole-v1", "--engine", "steam"], ["--engine", "torch"]),
@@ -101,7 +112,10 @@ RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
         (["train", "CartPole-v1", "--env-kwargs", "wheels=3"], ["CartPole-v1", "wheels", "--env-kwargs wheels=3"]),
         (["train", "CartPole-v1", "--env-kwargs", "wheels"], ["key=value", "'wheels'"]),
         (["train", "CartPole-v1", "--env-kwargs", "render_mode=null"], ["--env-kwargs render_mode=None", "leave it out"]),
-        (["train", "odd_envs:TupleObs"], ["does not have the structure of Tuple"]),
+        (
+            ["train", "odd_envs:TupleObs"],
+            ["another structure than observation_space", "[observation-structure]"],
+        ),
         (["train", "odd_envs:OutsideObs"], ["observation -1 in step 7", "not in MultiDiscrete"]),
         (["train", "odd_envs:EmptyObs"], ["is empty; give it at least one entry"]),
         (["train", "odd_envs:TextObs"], ["Text", "wrap", "MultiDiscrete"]),
@@ -268,6 +282,18 @@ def test_damaged_checkpoints_and_files_of_other_programs(damage: str, finished: 
     if content is not None:
         assert path.read_bytes() == content  # only the user may delete it
     assert main([*RESUME, "--clobber"]) == (0 if content is not None else 2)
+
+
+def test_a_damaged_latest_beside_intact_checkpoints(finished: Path, refused: Refused) -> None:
+    latest = finished / "checkpoints/latest.safetensors"
+    for name in ("best", "step-32"):
+        latest.with_stem(name).write_bytes(latest.read_bytes())
+    latest.write_bytes(latest.read_bytes()[:-9])
+    assert "use --checkpoint best (step 64) or --checkpoint step-32 (step 64)" in refused("eval", str(finished))
+    assert "delete that file to resume from best at step 64" in refused(*RESUME)
+    latest.unlink()
+    assert main(RESUME) == 0
+    assert saved(finished)[1]["step"] == 128
 
 
 def test_damaged_config(finished: Path, refused: Refused) -> None:

@@ -19,7 +19,8 @@ def call(*words, without):
     assert main(words) == 0, words
     assert not imported(*without.split()), (words, imported(*without.split()))
 
-heavy = "torch matplotlib pandas scipy sympy wandb envpool pygame ale_py mujoco onnx optuna rliable tensorboard.summary tensorboard.compat.tensorflow_stub"
+heavy = "torch matplotlib pandas scipy sympy wandb envpool pygame ale_py mujoco onnx optuna rliable"
+heavy += " tensorboard.summary tensorboard.compat.tensorflow_stub"
 call("--help", without=heavy + " numpy gymnasium rich importlib.metadata")
 call("train", "--help", without=heavy + " numpy gymnasium rich importlib.metadata")
 call("runs", without=heavy + " numpy gymnasium")

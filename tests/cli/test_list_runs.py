@@ -51,7 +51,9 @@ def test_the_list_agrees_with_the_result_of_training(tmp_path: Path, capsys: pyt
     assert entry["best_return"] == result.best_return
 
 
-def test_a_run_is_running_while_its_process_lives(tmp_path: Path) -> None:
+def test_a_run_is_running_while_its_process_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     process = start("train", "CartPole-v1", *SMALL, "--total-steps", "100000000", cwd=tmp_path)
     folder = RunFolder(tmp_path / "runs/CartPole-v1/ppo/seed1")
     try:
@@ -63,6 +65,18 @@ def test_a_run_is_running_while_its_process_lives(tmp_path: Path) -> None:
         process.communicate()
     assert folder.read_status()["state"] == "running"  # it was killed before it could write its status
     assert summarize(folder).state == "stopped"
+    step = summarize(folder).step
+    assert step > 0
+    monkeypatch.chdir(tmp_path)
+    reason = f"ended without warning at about step {step:,}: it was killed, ran out of memory, or its environment"
+    for words in (["runs"], ["runs", "--json"], ["eval", "CartPole-v1"]):
+        main(words)
+        assert reason in capsys.readouterr().err
+    assert main(["train", "CartPole-v1", *SMALL, "--total-steps", str(step // 32 * 32 + 32)]) == 0
+    assert "The session before ended without warning" in capsys.readouterr().out
+    main(["runs", "--json"])
+    out, err = capsys.readouterr()
+    assert (json.loads(out)[0]["ended_without_warning"], err) == (False, "")
 
 
 def test_evaluations_are_stored_by_checkpoint(tmp_path: Path) -> None:

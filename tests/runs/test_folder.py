@@ -88,12 +88,20 @@ def test_the_error_for_a_damaged_latest_says_what_to_do(folder: RunFolder) -> No
     assert one_line(error).endswith("is cut short (0 bytes); delete that file to start over from step 0")
     assert str(latest) in str(error.value)
     save(folder, "step-512", 512)
-    with pytest.raises(ProxRLError, match=r"delete that file to resume from step-512\.safetensors$"):
+    with pytest.raises(ProxRLError, match=r"delete that file to resume from step-512 at step 512$"):
         folder.load_latest()
-    latest.unlink()
+    save(folder, "best", 768)
+    folder.write_status("stopped", 1024, 2048)
+    with pytest.raises(ProxRLError, match=r"delete that file to resume from best at step 768, losing the 256 steps after it$"):
+        folder.load_latest()
+    folder.checkpoint_path("step-900").write_bytes(b"")
+    with pytest.raises(ProxRLError, match=r"delete that file and step-900\.safetensors to resume from best at step 768"):
+        folder.load_latest()
+    for path in (latest, folder.checkpoint_path("step-900")):
+        path.unlink()
     loaded = folder.load_latest()
     assert loaded is not None
-    assert loaded[1] == {"step": 512}
+    assert loaded[1] == {"step": 768}
 
 
 def test_changed_settings_are_refused(folder: RunFolder) -> None:

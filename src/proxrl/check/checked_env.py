@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from proxrl.check.findings import CheckReport
 from proxrl.check.masked_play import Masks
-from proxrl.envs.leaves import describe_structure, describe_value, leaves_of
+from proxrl.envs.interface import is_number, observation_problems, returned_problems
+from proxrl.envs.leaves import describe_value, leaves_of
 from proxrl.envs.masks import flatten_mask
 from proxrl.errors import one_line
 
@@ -70,8 +71,7 @@ class CheckedEnv:
     def reset(self, seed: int) -> Any:
         """Reset the environment, check what it returns, and return the observation."""
         returned = self._call("reset", seed=seed)
-        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
-            self._stop("reset-returns", f"reset returns {describe_structure(returned)}")
+        self._check_returned("reset", returned)
         self.masks.restart()
         self._check_mask("reset", self._check_observation("reset", *returned))
         return returned[0]
@@ -79,8 +79,7 @@ class CheckedEnv:
     def step(self, action: Any) -> Transition:
         """Take a step, with choices that the mask forbids replaced, and check what it returns."""
         returned = self._call("step", self.masks.replace_forbidden(action))
-        if not (isinstance(returned, tuple) and len(returned) == 5 and isinstance(returned[4], dict)):
-            self._stop("step-returns", f"step returns {describe_structure(returned)}")
+        self._check_returned("step", returned)
         obs, reward, terminated, truncated, info = returned
         self._check_ending("terminated", terminated)
         self._check_ending("truncated", truncated)
@@ -89,6 +88,12 @@ class CheckedEnv:
         if not transition.ended:
             self._check_mask("step", mask)  # no action follows the last step, so its mask does not matter
         return transition
+
+    def _check_returned(self, call: str, returned: Any) -> None:
+        """Stop if the number of values is wrong; the values themselves are checked one by one."""
+        problem = next(returned_problems(call, returned, self.masks.observation_space), None)
+        if problem is not None and problem.code == f"{call}-returns":
+            self._stop(*problem)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
@@ -126,7 +131,7 @@ class CheckedEnv:
         if isinstance(reward, np.ndarray) and reward.size == 1 and reward.dtype.kind in "biuf":
             self._report.add("reward-array", f"the reward is an array of shape {reward.shape}, not a number")
             reward = reward.item()
-        if not isinstance(reward, int | float | np.integer | np.floating | np.bool_):
+        if not is_number(reward):
             self._stop("reward-type", f"the reward is {describe_value(reward)}, not a number")
         with np.errstate(over="ignore"):
             if not np.isfinite(np.float32(reward)):
@@ -137,9 +142,11 @@ class CheckedEnv:
         """Check the observation without its mask, and return the mask."""
         try:
             self.observation, mask = self.masks.split(obs, info)
-            leaves = list(leaves_of(self.masks.observation_space, self.observation))
         except TypeError as error:
             self._stop("observation-structure", f"{call} returns another structure than observation_space: observation{error}")
+        for problem in observation_problems(call, self.observation, self.masks.observation_space):
+            self._stop(*problem)
+        leaves = list(leaves_of(self.masks.observation_space, self.observation))
         for path, space, value in leaves:
             self._check_leaf(f"observation{path} returned by {call}", space, value)
         self._last_and_copy = (obs, deepcopy(obs))
@@ -147,10 +154,6 @@ class CheckedEnv:
 
     def _check_leaf(self, label: str, space: gymnasium.Space, value: Any) -> None:
         array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            self._stop("observation-structure", f"{label} is {describe_value(value)}, but its space is {space}")
-        if array.shape != space.shape:
-            self._stop("observation-shape", f"{label} has shape {array.shape}, but its space has shape {space.shape}")
         if not np.isfinite(array).all():
             self._stop("observation-not-finite", f"{label} contains {array[~np.isfinite(array)].flat[0]}")
         # Discrete spaces take any integer, also a Python int, which has no dtype.

@@ -25,11 +25,13 @@ from proxrl.check.masked_play import ReplaceForbidden
 from proxrl.config import Config
 from proxrl.config.presets import load_preset
 from proxrl.envs.gymnasium import make_env
+from proxrl.envs.interface import missing_space
 from proxrl.envs.leaves import index_text, named_leaves
 from proxrl.envs.registry import EnvName, check_env, choose_vector
-from proxrl.envs.spaces import space_tree
+from proxrl.envs.spaces import USUAL_CHANNELS, channels_assumption, is_image, space_tree
 from proxrl.errors import ProxRLError, one_line
 
+LEAST_PIXELS = 16  # each way; smaller arrays may be anything
 SLOW_STEP = 1000.0  # microseconds; above it, the cost of passing a step to another process is comparatively small
 REPLAY_STEPS, REPLAY_SECONDS, PLAY_SECONDS = 200, 2.0, 20.0  # limits for slow environments
 
@@ -98,11 +100,36 @@ def check_spaces(checked: CheckedEnv, report: CheckReport) -> None:
     actions: Any
     actions, observations = (getattr(checked.env, f"{kind}_space", None) for kind in ("action", "observation"))
     report.summary |= {"actions": _one_line(actions), "observations": _one_line(observations)}
+    missing = missing_space(checked.env)
+    if missing is not None:
+        report.add(*missing)
+        raise StopCheck
     check_supported("action", actions, report)  # first, because `checked.masks` needs a supported action space
     check_supported("observation", checked.masks.observation_space, report, checked.masks.key)
+    for path, leaf in named_leaves(checked.masks.observation_space):
+        check_image(f"observation{path}", leaf, report)
     for path, leaf in named_leaves(actions):
         if isinstance(leaf, spaces.Box):
             check_box_action(f"action{path}", leaf, report)
+
+
+def check_image(label: str, space: gymnasium.Space, report: CheckReport) -> None:
+    """Check that what looks like an image is recognized as one, and that its axes are not a guess."""
+    shape = space.shape or ()
+    if is_image(space):
+        assumption = channels_assumption(shape)
+        if assumption is not None:
+            report.add("image-channels", f"{label}: {assumption[0].lower()}{assumption[1:]}")
+    elif isinstance(space, spaces.Box) and looks_like_image(shape, space.dtype):
+        numbers = f"treated as {math.prod(shape):,} separate numbers, without convolutions"
+        report.add("image-not-recognized", f"{label} is an array of shape {shape} and dtype {space.dtype}, {numbers}")
+
+
+def looks_like_image(shape: tuple[int, ...], dtype: Any) -> bool:
+    """Return whether a shape is that of pixels: two large axes and a few channels, or bytes with two large axes."""
+    if len(shape) == 2:
+        return min(shape) >= LEAST_PIXELS and dtype == np.uint8
+    return len(shape) == 3 and min(shape) in USUAL_CHANNELS and sorted(shape)[1] >= LEAST_PIXELS
 
 
 def check_supported(kind: str, space: Any, report: CheckReport, mask_key: str | None = None) -> None:

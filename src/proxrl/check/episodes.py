@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from proxrl.check.checked_env import Transition
 from proxrl.check.findings import CheckReport
 from proxrl.envs.leaves import index_text, leaves_of, named_leaves
+from proxrl.envs.spaces import is_image
 
 LARGE, SMALL = 100.0, 1e-3  # far from the unit scale that initial weights and learning rates assume
-MAX_ROWS, MAX_LEAF_SIZE = 5000, 1024  # observations recorded; larger leaves are images, whose scale is known
+MAX_ROWS, MAX_LEAF_SIZE = 5000, 1024  # observations recorded, and numbers in a leaf of them
 MIN_EPISODES = 3  # fewer episodes of the same length may be a coincidence
 MIN_ROWS, MIN_ROWS_DISCRETE = 10, 100  # before a number counts as constant; discrete ones may be flags that are rarely set
 
@@ -27,7 +28,10 @@ class PlayedEpisode(NamedTuple):
 
 
 class ObservationRows:
-    """Observations as rows of numbers, leaf by leaf but without images, with the name of each column."""
+    """Observations as rows of numbers, leaf by leaf but without images, with the name of each column.
+
+    Images are not whitened and have many pixels that rarely change, so all that counts is whether an image ever changes.
+    """
 
     def __init__(self, space: gymnasium.Space) -> None:
         leaves = [(path, leaf, leaf.shape or ()) for path, leaf in named_leaves(space) if _is_recorded(leaf)]
@@ -36,13 +40,20 @@ class ObservationRows:
         self.names = [
             f"observation{path}{index_text(shape, index)}" for path, _, shape in leaves for index in range(math.prod(shape))
         ]
+        self.still_images: dict[str, NDArray[Any]] = {}  # by name, the first image, as long as all are like it
         # Discrete values have no scale: the network receives them as categories.
         self.has_scale = np.array([isinstance(leaf, spaces.Box) for _, leaf, shape in leaves for _ in range(math.prod(shape))])
 
     def add(self, obs: Any) -> None:
         """Record an observation, unless there are enough."""
         if len(self._rows) < MAX_ROWS:
-            values = [value for _, leaf, value in leaves_of(self._space, obs) if _is_recorded(leaf)]
+            leaves = list(leaves_of(self._space, obs))
+            for path, image in ((path, np.asarray(value)) for path, leaf, value in leaves if is_image(leaf)):
+                if not self._rows:
+                    self.still_images[path] = image.copy()
+                elif path in self.still_images and not np.array_equal(self.still_images[path], image):
+                    del self.still_images[path]
+            values = [value for _, leaf, value in leaves if _is_recorded(leaf)]
             self._rows.append(np.concatenate([np.zeros(0), *(np.ravel(value).astype(np.float64) for value in values)]))
 
     @property
@@ -51,7 +62,7 @@ class ObservationRows:
 
 
 def _is_recorded(leaf: gymnasium.Space) -> bool:
-    return math.prod(leaf.shape or ()) <= MAX_LEAF_SIZE
+    return math.prod(leaf.shape or ()) <= MAX_LEAF_SIZE and not is_image(leaf)
 
 
 def check_endings(episodes: list[PlayedEpisode], report: CheckReport) -> None:
@@ -82,6 +93,9 @@ def check_rewards(rewards: NDArray[np.float64], report: CheckReport) -> None:
 def check_observations(observations: ObservationRows, report: CheckReport) -> None:
     """Find numbers that never change, and numbers whose scales differ widely or are far from 1."""
     rows = observations.rows
+    if len(rows) >= MIN_ROWS and observations.still_images:
+        names = ", ".join(f"observation{path}" for path in observations.still_images)
+        report.add("observation-constant", f"no pixel ever changes in {names}")
     if len(rows) < MIN_ROWS or not rows.shape[1]:
         return
     varies = np.ptp(rows, 0) > 0

@@ -7,42 +7,25 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from proxrl.envs.interface import EXPLANATIONS
+
 LEVELS = ("error", "warning", "note")
 
 # code → (level, effect on PPO, fix). docs/check.md repeats these texts; a test compares them.
 ADVICE: dict[str, tuple[str, str, str]] = {
     "raises": ("error", "training stops with the same exception", "fix the exception; --debug prints its traceback"),
+    "space-missing": ("error", *EXPLANATIONS["space-missing"]),
     "space-unsupported": (
         "error",
         "training can't start: there is no network for this space",
         "change the space, or convert it with a gymnasium.ObservationWrapper or ActionWrapper",
     ),
-    "reset-returns": ("error", "the first observation can't be read", "return (observation, info), where info is a dict"),
-    "reset-seed": (
-        "error",
-        "training can't start, because it seeds each environment with reset(seed=...)",
-        "define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it",
-    ),
-    "step-returns": (
-        "error",
-        "the observation, reward and endings can't be told apart",
-        "return (observation, reward, terminated, truncated, info)",
-    ),
-    "ending-type": (
-        "error",
-        "the end of an episode may be missed, or seen at every step, which makes the advantages around it wrong",
-        "return terminated and truncated as bool",
-    ),
-    "observation-structure": (
-        "error",
-        "the observation can't be stored in the rollout",
-        "return an observation with the structure of observation_space",
-    ),
-    "observation-shape": (
-        "error",
-        "NumPy broadcasts the array when it is stored in the rollout, or raises an error",
-        "give the array and its space the same shape",
-    ),
+    "reset-returns": ("error", *EXPLANATIONS["reset-returns"]),
+    "reset-seed": ("error", *EXPLANATIONS["reset-seed"]),
+    "step-returns": ("error", *EXPLANATIONS["step-returns"]),
+    "ending-type": ("error", *EXPLANATIONS["ending-type"]),
+    "observation-structure": ("error", *EXPLANATIONS["observation-structure"]),
+    "observation-shape": ("error", *EXPLANATIONS["observation-shape"]),
     "observation-dtype": (
         "warning",
         "the array is cast to the dtype of the space: integer dtypes drop fractions and wrap around",
@@ -73,7 +56,17 @@ ADVICE: dict[str, tuple[str, str, str]] = {
         "large inputs saturate the network and outweigh small ones",
         "keep --normalize-observations on, as in the preset for unknown environments, or rescale the observations",
     ),
-    "reward-type": ("error", "the rewards can't be summed to a return", "return one real number, such as float(reward)"),
+    "image-channels": (
+        "note",
+        "with the wrong axis, the convolutions see rows of pixels as colors",
+        "nothing if the assumption is right; otherwise use --image-channels",
+    ),
+    "image-not-recognized": (
+        "warning",
+        "an MLP must learn about each pixel separately, with far more weights than a convolutional network",
+        "return bytes from 0 to 255 (uint8) with an axis for the channels: (height, width, channels)",
+    ),
+    "reward-type": ("error", *EXPLANATIONS["reward-type"]),
     "reward-array": (
         "warning",
         "NumPy has deprecated the use of arrays as numbers, so a later version will raise an error",
@@ -176,7 +169,7 @@ ADVICE: dict[str, tuple[str, str, str]] = {
     "gymnasium": ("warning", "other tools and wrappers may rely on this part of the interface", "follow Gymnasium's API here"),
 }
 
-_OBSERVATION = ("space-unsupported", *(code for code in ADVICE if code.startswith("observation-")))
+_OBSERVATION = ("space-missing", "space-unsupported", *(code for code in ADVICE if code.startswith("observation-")))
 _ERRORS = tuple(code for code, (level, _, _) in ADVICE.items() if level == "error")
 
 # (part of a message of Gymnasium's checker, findings that report the same thing more precisely). The message is dropped if one of

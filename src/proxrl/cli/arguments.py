@@ -1,5 +1,6 @@
 """Arguments that several commands share: runs, checkpoints, and how a policy is played."""
 
+import sys
 from pathlib import Path
 
 from proxrl.cli.parser import Parser
@@ -50,6 +51,16 @@ def add_player(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--device", metavar="NAME", help="torch device (default: the run's)")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the episodes (default: derived from the run's seed)")
+
+
+def note_sudden_end(run: str, runs_dir: Path) -> None:
+    """Print a line if the process of a run has ended without writing its status."""
+    from proxrl.runs.lookup import find_run
+    from proxrl.runs.status import summarize
+
+    summary = summarize(find_run(run, runs_dir))
+    if summary.sudden_end:
+        print(f"proxrl: the training of {summary.folder.path} {summary.sudden_end}", file=sys.stderr)
 
 
 def add_viewer(parser: Parser) -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from proxrl.cli.arguments import add_player
+from proxrl.cli.arguments import add_player, note_sudden_end
 from proxrl.cli.parser import Parser
 from proxrl.common.imports import without_garbage_collection
 
@@ -24,6 +24,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
+    note_sudden_end(options["run"], options["runs_dir"])
     with without_garbage_collection():
         from proxrl.look.evaluation import evaluate_and_save
 

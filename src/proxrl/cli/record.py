@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from proxrl.cli.arguments import add_viewer
+from proxrl.cli.arguments import add_viewer, note_sudden_end
 from proxrl.cli.parser import Parser
 from proxrl.common.imports import without_garbage_collection
 
@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
+    note_sudden_end(options["run"], options["runs_dir"])
     with without_garbage_collection():
         from proxrl.look.recording import RecordingProgress, record
 

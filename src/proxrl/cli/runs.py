@@ -1,6 +1,7 @@
 """`proxrl runs`: a list of runs."""
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -40,6 +41,9 @@ def run(options: dict[str, Any]) -> int:
     found = [summarize(folder) for folder in find_runs(names or [runs_dir], runs_dir)]
     long_ago = datetime.fromtimestamp(0, UTC)
     found.sort(key=lambda one: one.updated or long_ago, reverse=True)
+    for one in found:
+        if one.sudden_end:
+            print(f"proxrl: {one.folder.path} {one.sudden_end}", file=sys.stderr)
     if options["json"]:
         print(json.dumps([as_json(one) for one in found]))
         return 0
@@ -97,6 +101,7 @@ def as_json(one: "Summary") -> dict[str, Any]:
         "name": one.name,
         "seed": one.seed,
         "state": one.state,
+        "ended_without_warning": one.sudden_end is not None,
         "step": one.step,
         "planned_steps": one.planned_steps,
         "mean_return": one.mean_return,

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import faulthandler
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,8 @@ def run(options: dict[str, Any]) -> int:
         from proxrl.launch import RunOptions
         from proxrl.launch import run as run_training
 
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # a crash in the code of an environment or library then tells where it happened
     result = run_training(resolved.env, resolved.config, RunOptions(**run_options))
     return 128 + result.signal if result.signal and not result.finished else 0
 

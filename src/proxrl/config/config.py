@@ -90,7 +90,7 @@ class Config:
     episodic_life: bool = setting(True, ATARI, "end the episode, but not the game, when a life is lost")
     fire_reset: bool = setting(True, ATARI, "press fire at the start of games that wait for it")
     grayscale: bool = setting(True, ATARI, "convert frames to grayscale")
-    screen_size: int = setting(84, ATARI, "width and height of a frame in pixels", least=8)
+    screen_size: int = setting(84, ATARI, "width and height of a frame in pixels", least=8, most=2048)
     frame_stack: int = setting(4, ATARI, "frames in an observation", least=1)
     sign_rewards: bool = setting(True, ATARI, "learn from the sign of rewards; reported returns are unchanged")
     sticky_actions: float = setting(0.0, ATARI, "probability that a frame repeats the previous action", least=0, most=1)
@@ -147,7 +147,7 @@ class Config:
     )
     clip_rewards: float | None = setting(None, NORMALIZATION, "clip (scaled and normalized) rewards to +-X", above=0)
 
-    hidden_sizes: tuple[int, ...] = setting((64, 64), NETWORK, "widths of the hidden layers", least=1)
+    hidden_sizes: tuple[int, ...] = setting((64, 64), NETWORK, "widths of the hidden layers", least=1, most=10**6)
     activation: Literal["tanh", "relu", "elu", "gelu", "silu"] = setting("tanh", NETWORK, "activation function")
     trunk: Literal["auto", "separate", "shared"] = setting(
         "auto", NETWORK, "whether policy and value share one encoder; auto shares it for images"

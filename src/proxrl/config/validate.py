@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from proxrl.config.config import Config
 
 
+MOST_STEPS, MOST_BATCH = 10**15, 2**40  # far beyond what can be done, so that only slips of the keyboard are refused
+MOST_NAME = 200  # bytes; filesystems allow 255, encrypted ones less
+
+
 def validate(config: "Config") -> None:
     """Raise an error for settings that can't work, alone or together."""
     check_ranges(config)
+    check_sizes(config)
     check_batch(config)
     check_schedules(config)
     check_networks(config)
@@ -58,15 +63,35 @@ def check_range(label: str, value: Any, metadata: Mapping[str, Any], closed: boo
             raise ProxRLError(f"{label} is {number}, but must be {' and '.join(bounds) or 'a finite number'}")
 
 
+def check_sizes(config: "Config") -> None:
+    """Raise an error for sizes that no machine can handle."""
+    if config.total_steps > MOST_STEPS:
+        years = config.total_steps / 1e6 / (365 * 86400)
+        raise ProxRLError(
+            f"--total-steps {config.total_steps:,}: a million steps per second would take {years:,.0f} years; use fewer"
+        )
+    if config.batch_size > MOST_BATCH:
+        raise ProxRLError(
+            f"--num-envs {config.num_envs:,} x --rollout-steps {config.rollout_steps:,} is a batch of {config.batch_size:,}"
+            f" steps, whose rewards alone take {config.batch_size * 4 / 2**30:,.0f} GiB of memory; use fewer"
+        )
+    if len(config.name.encode(errors="replace")) > MOST_NAME:
+        raise ProxRLError(f"--name has {len(config.name)} characters, too many for a folder name; use at most {MOST_NAME}")
+
+
+def divisors(number: int) -> set[int]:
+    """Return all divisors of a number."""
+    below = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return {*below, *(number // count for count in below)}
+
+
 def check_batch(config: "Config") -> None:
     """Raise an error if the batch can't be split into equal minibatches and microbatches of at least two steps."""
     if config.batch_size < 2:
         raise ProxRLError("a batch of one step has no standard deviation to normalize by; use more --num-envs or --rollout-steps")
     if config.batch_size % config.num_minibatches:
-        below = range(1, math.isqrt(config.batch_size) + 1)
-        pairs = [(count, config.batch_size // count) for count in below if config.batch_size % count == 0]
-        divisors = {count for pair in pairs for count in pair} - {config.batch_size}
-        nearest = sorted(divisors, key=lambda count: abs(count - config.num_minibatches))[:3]
+        possible = divisors(config.batch_size) - {config.batch_size}
+        nearest = sorted(possible, key=lambda count: abs(count - config.num_minibatches))[:3]
         raise ProxRLError(
             f"--num-minibatches {config.num_minibatches} does not divide the batch of {config.batch_size} steps"
             f" (--num-envs {config.num_envs} x --rollout-steps {config.rollout_steps});"
@@ -78,8 +103,7 @@ def check_batch(config: "Config") -> None:
             f" must be at most half of the batch of {config.batch_size} steps"
         )
     if config.accumulate > 1 and config.minibatch_size % config.accumulate:
-        counts = [count for count in range(2, config.minibatch_size + 1) if config.minibatch_size % count == 0]
-        nearest_count = min(counts, key=lambda count: abs(count - config.accumulate))
+        nearest_count = min(divisors(config.minibatch_size) - {1}, key=lambda count: abs(count - config.accumulate))
         raise ProxRLError(
             f"--accumulate {config.accumulate} does not divide the minibatch of {config.minibatch_size} steps;"
             f" use {nearest_count}"

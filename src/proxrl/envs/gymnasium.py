@@ -1,9 +1,11 @@
 """Gymnasium environments: single ones by name, many in this process, and Gymnasium's vectorized classes."""
 
 import contextlib
+import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -17,10 +19,16 @@ from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, env_kwargs_hint, episode_seed
 from proxrl.envs.buffers import Buffers, cast_obs, stored_space, write_row
 from proxrl.envs.info import Info, VectorInfo, as_number, number_names, read_numbers, success_of
+from proxrl.envs.interface import Problem, explain_failure, not_an_env, observation_problems, require_spaces, returned_problems
 from proxrl.envs.mask_wrapper import with_mask
-from proxrl.envs.spaces import map_observation, space_tree
+from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError, describe, one_line
 from proxrl.types import Episode, Step, Tree
+
+T = TypeVar("T")
+
+# If making an environment takes longer, no further one is made only to look at it.
+PROBE_SECONDS = 0.5
 
 # --- single environments -------------------------------------------------------------------------------------------------
 
@@ -58,8 +66,7 @@ def make_env(
     except Exception as error:
         raise ProxRLError(f"can't make {name}: {one_line(error)}{env_kwargs_hint(kwargs)}") from error
     if not isinstance(made, gymnasium.Env):
-        hint = "; for a VectorEnv, use --vector native" if isinstance(made, VectorEnv) else ""
-        raise ProxRLError(f"{name} returned {type(made).__name__}, but must return a gymnasium.Env{hint}")
+        raise not_an_env(name, made)
     return with_mask(made, action_mask)
 
 
@@ -91,6 +98,10 @@ def _quiet_mujoco(env: Any) -> Iterator[None]:
 # --- many environments ----------------------------------------------------------------------------------------------------
 
 
+class FailedEnvError(ProxRLError):
+    """An environment failed in `reset` or `step`, and the message says which one."""
+
+
 class InProcessEnvs:
     """A loop over environments in this process, which resets each one in the step that ended its episode."""
 
@@ -99,9 +110,14 @@ class InProcessEnvs:
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], first_env: int = 0, frame_stack: int = 1) -> None:
         self.frame_stack = frame_stack
         self._envs: list[gymnasium.Env] = []
+        self._make_another, self._seconds_to_make = makers[0], math.inf
         try:
             for maker in makers:
+                started = time.perf_counter()
                 self._envs.append(maker())
+                # The shortest time, because the first one may include imports.
+                self._seconds_to_make = min(self._seconds_to_make, time.perf_counter() - started)
+            require_spaces(self._envs[0])
             self.observation_space = stored_space(self._envs[0].observation_space)
         except BaseException:
             self.close()
@@ -148,7 +164,7 @@ class InProcessEnvs:
         for n in range(self.num_envs):
             try:
                 obs = self._begin(n)
-                self._check_shape(obs)
+                self._check_obs(n, "reset", obs)
                 write_row(self._buffers.obs, n, obs)
             except (Exception, SystemExit) as error:
                 raise self._failure(n, "reset", error) from error
@@ -162,10 +178,14 @@ class InProcessEnvs:
         self._step_count += 1
         if self._flags_set:
             self._clear_flags()
-        n = 0
+        n, returned, first = 0, None, self._step_count == 1
         try:
             for n, (step, row) in enumerate(zip(self._steps, self._action_rows(action), strict=True)):
-                obs, reward, terminated, truncated, info = step(row)
+                returned = None
+                returned = step(row)
+                obs, reward, terminated, truncated, info = returned
+                if first:
+                    self._check_obs(n, "step", obs)
                 rewards[n] = reward
                 returns[n] += float(reward)  # adding a NumPy float32 would make the sum one
                 if terminated or truncated:
@@ -182,19 +202,43 @@ class InProcessEnvs:
                 else:
                     write_row(obs_rows, n, obs)
         except (Exception, SystemExit) as error:
-            raise self._failure(n, "step", error) from error
+            raise self._failure(n, "step", error, returned) from error
         final_obs = None
         if ended:
             self._flags_set = True
             final_obs = tree_map(lambda array: array[ended], buffers.final_obs)
         return Step(obs_rows, rewards, buffers.terminated, buffers.truncated, self._valid, final_obs, episodes, self._info)
 
+    def probe(self, function: Callable[[gymnasium.Env], T]) -> T | None:
+        """Return what `function` finds out about one more environment; None if making one takes long or is not possible."""
+        if self._seconds_to_make > PROBE_SECONDS:
+            return None
+        try:
+            env = self._make_another()
+        except (Exception, SystemExit):  # perhaps a resource that only so many environments can share
+            return None
+        if any(env.unwrapped is used.unwrapped for used in self._envs):
+            return None
+        try:
+            return function(env)
+        finally:
+            with contextlib.suppress(Exception):
+                env.close()
+
     def close(self) -> None:
         while self._envs:
             self._envs.pop().close()
 
     def _begin(self, n: int) -> Tree:
-        obs, _ = self._envs[n].reset(seed=episode_seed(self._seed, self._first_env + n, int(self.episode_counts[n])))
+        returned = None
+        try:
+            returned = self._envs[n].reset(seed=episode_seed(self._seed, self._first_env + n, int(self.episode_counts[n])))
+        except (Exception, SystemExit) as error:
+            raise self._failure(n, "reset", error) from error
+        # An observation of two numbers could be unpacked, too.
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise self._fault(n, next(returned_problems("reset", returned, self.observation_space)))
+        obs, _ = returned
         self.episode_counts[n] += 1
         self._returns[n] = 0.0
         self._episode_starts[n] = self._step_count
@@ -205,17 +249,22 @@ class InProcessEnvs:
         self._buffers.truncated.fill(False)
         self._flags_set = False
 
-    def _check_shape(self, obs: Tree) -> None:
-        """Raise a `ProxRLError` if the observation does not fit its space: NumPy would silently broadcast a smaller one."""
+    def _check_obs(self, n: int, call: str, obs: Tree) -> None:
+        """Raise an error if the observation does not fit its space: NumPy would silently broadcast a smaller one."""
+        for problem in observation_problems(call, obs, self.observation_space):
+            raise self._fault(n, problem)
 
-        def check(leaf: gymnasium.Space, value: Any) -> None:
-            if np.shape(value) != leaf.shape:
-                raise ProxRLError(f"the observation has shape {np.shape(value)}, but its space has shape {leaf.shape}")
+    def _failure(self, n: int, call: str, error: BaseException, returned: Any = None) -> ProxRLError:
+        """Return the error of an environment that failed: what is wrong with it, if that is known, or its own message."""
+        if isinstance(error, FailedEnvError):
+            return error
+        problem = explain_failure(call, error, returned, self.observation_space)
+        if problem is not None:
+            return self._fault(n, problem)
+        return FailedEnvError(f"environment {self._first_env + n} failed in {call}: {describe(error)}")
 
-        map_observation(check, self.observation_space, obs)
-
-    def _failure(self, n: int, call: str, error: BaseException) -> ProxRLError:
-        return ProxRLError(f"environment {self._first_env + n} failed in {call}: {describe(error)}")
+    def _fault(self, n: int, problem: Problem) -> ProxRLError:
+        return FailedEnvError(f"environment {self._first_env + n}: {problem}")
 
 
 def _recording(

@@ -23,7 +23,7 @@ def named_leaves(space: gymnasium.Space, path: str = "") -> Iterator[tuple[str, 
 def leaves_of(space: gymnasium.Space, value: Any, path: str = "") -> Iterator[tuple[str, gymnasium.Space, Any]]:
     """Yield the path, space and value of each leaf. Raises a TypeError, which begins with a path, if the structures differ."""
     if isinstance(space, spaces.Dict):
-        if not isinstance(value, dict) or value.keys() != space.keys():
+        if not isinstance(value, dict) or not value.keys() >= space.keys():  # training ignores other keys
             raise TypeError(f"{path} is {describe_structure(value)}, not a dict with the keys {list(space)}")
         for key, part in space.items():
             yield from leaves_of(part, value[key], f"{path}[{key!r}]")

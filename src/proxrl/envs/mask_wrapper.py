@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from proxrl.envs.interface import require_spaces
 from proxrl.envs.masks import MASK, flatten_mask, total_choices
 from proxrl.envs.spaces import Masked
 from proxrl.errors import ProxRLError
@@ -68,6 +69,7 @@ def with_mask(env: gymnasium.Env, source: str) -> gymnasium.Env:
     """Return the environment with its mask added to its observations, if it has one; `source` is a value of --action-mask."""
     if source == OFF:
         return env
+    require_spaces(env)
     size = total_choices(env.action_space)
     if source == AUTO:
         source = _find_source(env) if size else OFF

@@ -21,6 +21,8 @@ SMALLEST_IMAGE = 7
 
 # Numbers in a space that is read from a checkpoint.
 LARGEST_BOX = 10**8
+# Numbers of channels that are no surprise: gray, color, with transparency, or a few gray frames.
+USUAL_CHANNELS = range(1, 5)
 
 LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -72,6 +74,24 @@ def is_image(space: gymnasium.Space) -> bool:
         and space.dtype == np.uint8
         and len(space.shape) == 3
         and sorted(space.shape)[1] >= SMALLEST_IMAGE
+    )
+
+
+def channels_last(shape: tuple[int, ...], image_channels: str) -> bool:
+    """Return whether the last axis of an image holds its channels; "auto" takes the smaller one of the first and the last."""
+    return shape[2] < shape[0] if image_channels == "auto" else image_channels == "last"
+
+
+def channels_assumption(shape: tuple[int, ...], image_channels: str = "auto") -> str | None:
+    """Return what "auto" assumes about the axes of an image, if that may be wrong."""
+    last = channels_last(shape, image_channels)
+    height, width, count = shape if last else (*shape[1:], shape[0])
+    if image_channels != "auto" or height == width != count or count in USUAL_CHANNELS:
+        return None
+    position, other = ("last", "first") if last else ("first", "last")
+    return (
+        f"Images of shape {' x '.join(map(str, shape))} are taken for {height} x {width} pixels with {count} channels"
+        f" ({position} axis); if that is wrong, use --image-channels {other}"
     )
 
 

@@ -132,6 +132,12 @@ class WorkerEnvs:
             self._call(worker, "info_names")
         return list(dict.fromkeys(name for names in self._replies(self._timeout) for name in names or ()))
 
+    def probe(self, function: Callable[[gymnasium.Env], Any]) -> Any:
+        """Return what `InProcessEnvs.probe` does, in the first worker: a crash or a hang of the environment is reported."""
+        worker = self._workers[0]
+        self._call(worker, "probe", function)
+        return self._replies(self._timeout, [worker])[0]
+
     def close(self) -> None:
         for worker in self._workers:
             worker.stack.close()
@@ -184,11 +190,13 @@ class WorkerEnvs:
         """Ask a worker to call a method of its pool; its reply is what the method returns, without observations."""
         self._send(worker, pickle.dumps((method, arguments)))
 
-    def _replies(self, limit: float) -> list[Any]:
-        """Return the replies of all workers, or raise a `ProxRLError` if one failed or did not reply within `limit` seconds."""
+    def _replies(self, limit: float, workers: "Sequence[_Worker] | None" = None) -> list[Any]:
+        """Return the replies of these workers, by default all, or raise a `ProxRLError` if one fails or is silent for `limit`
+        seconds.
+        """
         deadline = time.monotonic() + limit
         replies = []
-        for worker in self._workers:
+        for worker in self._workers if workers is None else workers:
             try:
                 if not worker.pipe.poll(max(0.0, deadline - time.monotonic())):
                     hung = ProxRLError(

@@ -206,7 +206,12 @@ def load_changed(folder: RunFolder, checkpoint_name: str, changes: dict[str, Any
     if not path.exists():
         names = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
         raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(names) or 'none yet'}")
-    tensors, state = checkpoint.load(path)
+    try:
+        tensors, state = checkpoint.load(path)
+    except checkpoint.DamagedCheckpointError as error:
+        intact = [f"--checkpoint {name} (step {step:,})" for name, step in folder.intact_checkpoints().items()]
+        advice = f"use {' or '.join(intact)}" if intact else "that run has no intact one"
+        raise ProxRLError(f"{error.problem}; {advice}") from error
     agent = Agent(config.replace(**changes), tensors, state)
     agent.untrusted = untrusted
     return agent

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from proxrl.common.tree import tree_leaves
-from proxrl.envs.spaces import is_image, space_tree
+from proxrl.envs.spaces import channels_assumption, channels_last, is_image, space_tree
 from proxrl.errors import ProxRLError
 from proxrl.policy.encoders import MLP, orthogonal
 from proxrl.types import Tree
@@ -24,8 +24,6 @@ from proxrl.types import Tree
 SMALLEST_NATURE = 36  # pixels each way; the three strided convolutions leave nothing of smaller images
 
 Channels: TypeAlias = Literal["auto", "first", "last"]
-# Numbers of channels that are no surprise: gray, color, with transparency, or a few gray frames.
-USUAL_CHANNELS = range(1, 5)
 
 
 class ToFloat(nn.Module):
@@ -38,19 +36,9 @@ class ToFloat(nn.Module):
     def __init__(self, space: gymnasium.Space, channels: Channels = "auto") -> None:
         super().__init__()
         shape = space.shape or ()
-        self.last = shape[2] < shape[0] if channels == "auto" else channels == "last"
+        self.last = channels_last(shape, channels)
         self.channels, self.height, self.width = (shape[2], shape[0], shape[1]) if self.last else shape
-        self.assumption = self._assumption(shape) if channels == "auto" else None
-
-    def _assumption(self, shape: tuple[int, ...]) -> str | None:
-        square = self.height == self.width != self.channels
-        if square or self.channels in USUAL_CHANNELS:
-            return None
-        position, other = ("last", "first") if self.last else ("first", "last")
-        return (
-            f"Images of shape {' x '.join(map(str, shape))} are taken for {self.height} x {self.width} pixels with"
-            f" {self.channels} channels ({position} axis); if that is wrong, use --image-channels {other}"
-        )
+        self.assumption = channels_assumption(shape, channels)
 
     def forward(self, obs: Tensor) -> Tensor:
         image = obs.permute(0, 3, 1, 2) if self.last else obs

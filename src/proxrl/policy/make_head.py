@@ -1,5 +1,6 @@
 """`make_head` chooses the head of an action space. The head of a Dict or Tuple is the product of its leaves' heads."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from proxrl.common.tree import tree_leaves, tree_map
-from proxrl.config import Config
+from proxrl.config import Config, flag
+from proxrl.config.config import ACTION
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError
 from proxrl.policy.continuous_heads import BetaHead, GaussianHead, TanhHead
@@ -79,6 +81,20 @@ def make_head(space: gymnasium.Space, config: Config) -> Head:
     if any(isinstance(leaf, spaces.Discrete) and leaf.n > MOST_CHOICES for leaf in leaves):
         raise ProxRLError(f"a Discrete with more than {MOST_CHOICES:,} choices can't be part of a Dict or Tuple of actions")
     return ProductHead(tree, heads)
+
+
+def unused_settings(space: gymnasium.Space, config: Config) -> list[str]:
+    """Return a line for each setting of continuous actions that was changed although the action space has none."""
+    if any(isinstance(leaf, spaces.Box) for leaf in tree_leaves(space_tree(space))):
+        return []
+    changed = [
+        f"{flag(spec.name)} {getattr(config, spec.name)}"
+        for spec in dataclasses.fields(Config)
+        if spec.metadata["group"] == ACTION and getattr(config, spec.name) != spec.default
+    ]
+    return [
+        f"warning: {words} has no effect, because the actions of {config.env} are not continuous: {space}" for words in changed
+    ]
 
 
 def _leaf_head(space: gymnasium.Space, config: Config) -> Head:

@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import platform
 import re
 import shutil
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -197,7 +198,7 @@ class RunFolder:
         self.close()
 
     def latest_checkpoint(self) -> Path | None:
-        """Return the checkpoint to resume from: `latest`, otherwise the `step-*` with the highest number, or None."""
+        """Return the checkpoint to resume from: `latest`, otherwise the `step-*` or `best` with the most steps, or None."""
         return next(iter(self._resume_order()), None)
 
     def load_latest(self) -> "tuple[dict[str, torch.Tensor], dict[str, Any]] | None":
@@ -213,10 +214,31 @@ class RunFolder:
             raise ProxRLError(self.damage_advice(path, error.problem)) from error
 
     def damage_advice(self, path: Path, problem: str) -> str:
-        """Return a message about a damaged checkpoint that says what deleting it would do."""
+        """Return a message about a damaged checkpoint that says what deleting it would do, and what is lost."""
         others = [other for other in self._resume_order() if other != path]
-        effect = f"resume from {others[0].name}" if others else "start over from step 0"
-        return f"{problem}; delete that file to {effect}"
+        intact = self.intact_checkpoints(others, most=1)
+        damaged = [other.name for other in itertools.takewhile(lambda other: other.stem not in intact, others)]
+        files = " and ".join(["that file", *damaged])
+        if not intact:
+            return f"{problem}; delete {files} to start over from step 0"
+        name, step = next(iter(intact.items()))
+        last = self.read_status().get("step")
+        lost = f", losing the {last - step:,} steps after it" if isinstance(last, int) and last > step else ""
+        return f"{problem}; delete {files} to resume from {name} at step {step:,}{lost}"
+
+    def intact_checkpoints(self, paths: Iterable[Path] | None = None, most: int = 2) -> dict[str, int]:
+        """Return the steps of the first checkpoints that can be loaded, by name. By default `best` is tried first, then `latest`
+        and the others, the most recent ones first.
+        """
+        from proxrl.runs import checkpoint
+
+        intact: dict[str, int] = {}
+        for path in [self.checkpoint_path("best"), *self._resume_order()] if paths is None else paths:
+            if len(intact) == most:
+                break
+            with contextlib.suppress(ProxRLError, OSError):
+                intact[path.stem] = int(checkpoint.load(path)[1]["step"])
+        return intact
 
     def is_locked(self) -> bool:
         """Return whether a process is training in this folder."""
@@ -275,7 +297,11 @@ class RunFolder:
     def _resume_order(self) -> list[Path]:
         latest = self.checkpoint_path("latest")
         steps = {path: re.fullmatch(r"step-(\d+)", path.stem) for path in self.checkpoints.glob("step-*.safetensors")}
-        numbered = sorted(((int(match[1]), path) for path, match in steps.items() if match), reverse=True)
+        numbered = [(int(match[1]), path) for path, match in steps.items() if match]
+        best = self.checkpoint_path("best")
+        numbered += [(self.checkpoint_step("best") or 0, best)] * best.exists()
+        # Of two with the same step, `step-*`: `best` may have been saved before the callbacks of that iteration were called.
+        numbered.sort(key=lambda entry: (entry[0], entry[1] != best), reverse=True)
         return [latest] * latest.exists() + [path for _, path in numbered]
 
     def _check_is_run(self) -> None:

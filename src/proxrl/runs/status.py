@@ -45,6 +45,13 @@ class Summary:
         return seed if isinstance(seed, int) else None
 
     @property
+    def sudden_end(self) -> str | None:
+        """What to say about a run whose process has ended without writing its status, or None."""
+        if self.state == "stopped" and self.status.get("state") == "running":
+            return sudden_end(self.step)
+        return None
+
+    @property
     def evaluated_score(self) -> float | None:
         """The stochastic return of the latest checkpoint, or None if it was not evaluated."""
         scores = current_evaluation(self.folder)
@@ -57,14 +64,22 @@ class Summary:
         return None if scores is None else _number(scores["stochastic"].get("success_rate"))
 
 
+def sudden_end(step: int) -> str:
+    """Return what may have happened to a process that ended without writing its status."""
+    return (
+        f"ended without warning at about step {step:,}: it was killed, ran out of memory, or its environment ended the process"
+        " (os._exit or a crash)"
+    )
+
+
 def summarize(folder: RunFolder, lines: Iterable[Mapping[str, Any]] | None = None) -> Summary:
     """Return the status of a run. `lines` are the lines of its metrics, if the caller has read them already."""
     status = folder.read_status()
     state = str(status.get("state", "new"))
     if state == "running" and not folder.is_locked():
-        state = "stopped"  # killed before it could write its status
+        state = "stopped"  # see `Summary.sudden_end`
     mean, best, step = (_number(status.get(name)) for name in ("mean_return", "best_return", "step"))
-    if state == "running" or "mean_return" not in status:
+    if "running" in (state, status.get("state")) or "mean_return" not in status:
         entries = list(read_lines(folder) if lines is None else lines)
         returns = [float(entry[RETURN]) for entry in entries if entry.get(RETURN) is not None]
         if entries:  # the status is written every few seconds, the metrics in every iteration
