@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ from proxrl.look.evaluation import divided, equal_quota, run_episodes
 from proxrl.policy.image_encoders import image_assumptions
 from proxrl.policy.make_head import unused_settings
 from proxrl.ppo import Parts
+from proxrl.runs.changes import check_allowed
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.runs.metrics import RETURN, read_lines
@@ -103,6 +104,7 @@ class RunOptions:
     debug: bool = False
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
+    allow_change: Collection[str] = ()  # settings that may differ from those of the run that is resumed
     cores: int | None = None  # how many the run uses at most, if others train beside it; None: all
 
 
@@ -119,6 +121,7 @@ def train(
     config: str | Path | Config | None = None,
     envs_per_rank: int | None = None,
     trust: bool = False,
+    allow_change: Collection[str] = (),
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     **settings: Unpack[Settings],
@@ -131,12 +134,13 @@ def train(
     as the config.toml of a run, which repeats that run, or a `Config`, which may also be given as the only argument. A `Config`
     has all settings, so no preset is used; keywords override it. A file of somebody else that names code needs `trust`. Callbacks
     and loggers given as objects are not recorded. Started by mpirun, srun or torchrun, all ranks train one run together:
-    callbacks are called on every rank, loggers on rank 0.
+    callbacks are called on every rank, loggers on rank 0. Settings in `allow_change` may differ from those of a resumed run.
 
     Ctrl-C saves the run, and is then raised as usual, so that it also ends a loop over seeds; in an interactive session (a Python
     prompt, IPython, a notebook) the result of the unfinished run is returned instead.
     """
     check_keywords(settings, train)
+    allowed = check_allowed(allow_change)
     if isinstance(env, Config):
         if config is not None:
             raise ProxRLError("two configs are given; give one of them, and keywords for what differs from it")
@@ -145,14 +149,7 @@ def train(
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
     resolved = resolve(env, settings, preset, earlier, file, envs_per_rank, look=True, trust=trust)
     options = RunOptions(
-        runs_dir=Path(runs_dir),
-        clobber=clobber,
-        quiet=quiet,
-        tensorboard=tensorboard,
-        wandb=wandb,
-        debug=True,
-        callbacks=callbacks,
-        loggers=loggers,
+        Path(runs_dir), clobber, quiet, tensorboard, wandb, debug=True, callbacks=callbacks, loggers=loggers, allow_change=allowed
     )
     try:
         result = run(resolved.env, resolved.config, options)
@@ -187,7 +184,7 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         session = Session(config, world, trainee(parts), folder, observers, saved)
         message = "" if options.quiet else "stopping after this iteration"
         signals = stack.enter_context(stopping_signals(message, session.request_stop, world.size > 1, display.notice))
-        notes = [*earlier_end(folder, world), *remarks(parts), *resume_notes(env, session.step)]
+        notes = [*earlier_end(folder, world), *remarks(parts), *resume_notes(env, session.step), *map(str, folder.changed)]
         display.start("\n".join([opening(config, folder.path, session.step, world, session.finished_by), *notes]))
         train_and_save(parts, session, env, look=saved is None and not options.quiet)
         result = conclude(session, signals)
@@ -218,7 +215,7 @@ def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunO
         stack.callback(close, logger)
         loggers.append(logger)
     stack.enter_context(folder)
-    folder.create(config, options.clobber)
+    folder.create(config, options.clobber, options.allow_change)
     saved = folder.load_latest()
     if saved is not None:
         check_restorable(trainee(parts), folder, saved)

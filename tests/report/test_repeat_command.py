@@ -37,22 +37,8 @@ def _config_of(words: list[str]) -> Config:
 
     parser = make_parser("train")
     parser.check_flags(words)
-    options = vars(parser.parse_args(words))
-    not_settings = (
-        "env_flag",
-        "config",
-        "preset",
-        "trust",
-        "print_config",
-        "runs_dir",
-        "clobber",
-        "wandb",
-        "tensorboard",
-        "quiet",
-        "debug",
-    )
-    for name in not_settings:
-        options.pop(name)
+    given = vars(parser.parse_args(words))
+    options = {name: value for name, value in given.items() if name in {*Config.__dataclass_fields__, "envs_per_rank"}}
     return resolve(options.pop("env"), options, envs_per_rank=options.pop("envs_per_rank")).config
 
 

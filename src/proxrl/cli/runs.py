@@ -72,6 +72,7 @@ def row(group: Sequence["Summary"]) -> list[str]:
     successes = [one.success_rate for one in group if one.success_rate is not None]
     best = max((one.best_return for one in group if one.best_return is not None), default=None)
     updated = max((one.updated for one in group if one.updated is not None), default=None)
+    changed = sorted({change.setting for one in group for change in one.changes})
     states = Counter(one.state for one in group)
     return [
         group[0].env,
@@ -82,7 +83,8 @@ def row(group: Sequence["Summary"]) -> list[str]:
         format_number(best),
         f"{sum(successes) / len(successes):.0%}" if successes else "-",
         "-" if updated is None else age((datetime.now(UTC) - updated).total_seconds()),
-        next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()),
+        (next(iter(states)) if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items()))
+        + (f" (changed {', '.join(changed)})" if changed else ""),
     ]
 
 
@@ -107,5 +109,7 @@ def as_json(one: "Summary") -> dict[str, Any]:
         "mean_return": one.mean_return,
         "best_return": one.best_return,
         "success_rate": one.success_rate,
+        "finished_by": one.status.get("finished_by"),
+        "changes": [change._asdict() for change in one.changes],
         "updated": one.updated.isoformat() if one.updated else None,
     }

@@ -13,6 +13,7 @@ from proxrl.common.imports import without_garbage_collection
 from proxrl.config import Config
 from proxrl.config.flags import add_settings
 from proxrl.errors import ProxRLError
+from proxrl.runs.changes import check_allowed
 from proxrl.world.launcher import launched
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ def add_arguments(parser: Parser) -> None:
     outside = parser.add_group("output")
     add_runs_dir(outside)
     outside.add_argument("--clobber", action="store_true", help="start over: delete the files of an earlier run of this name")
+    outside.add_argument(
+        "--allow-change",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="settings that may change when the run is resumed, such as learning_rate; the change is recorded",
+    )
     outside.add_argument("--print-config", action="store_true", help="print every setting with its source, and exit")
     outside.add_argument("--wandb", action="store_true", help="also log to Weights & Biases")
     outside.add_argument(
@@ -82,8 +91,11 @@ def add_run_settings(parser: Parser) -> None:
 
 def run(options: dict[str, Any]) -> int:
     names = ("runs_dir", "clobber", "quiet", "tensorboard", "wandb", "debug")
+    allowed = check_allowed(options.pop("allow_change"))
     run_options, show_config = {name: options.pop(name) for name in names}, options.pop("print_config")
     seeds, sweeps, jobs = (options.pop(name) for name in ("seeds", "sweep", "jobs"))
+    if allowed and (seeds is not None or sweeps):
+        raise ProxRLError("--allow-change is for one run at a time; leave out --seeds and --sweep")
     if seeds is not None or sweeps:
         return run_many(options, run_options, (seeds, sweeps, jobs), show_config)
     if jobs is not None:
@@ -104,7 +116,7 @@ def run(options: dict[str, Any]) -> int:
 
     if not faulthandler.is_enabled():
         faulthandler.enable()  # a crash in the code of an environment or library then tells where it happened
-    result = run_training(resolved.env, resolved.config, RunOptions(**run_options))
+    result = run_training(resolved.env, resolved.config, RunOptions(**run_options, allow_change=allowed))
     return 128 + result.signal if result.signal and not result.finished else 0
 
 

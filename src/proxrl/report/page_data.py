@@ -51,7 +51,14 @@ class PageRun:
 
     def _files_version(self) -> str:
         folder = self.folder
-        files = folder.config_path, folder.metrics_path, folder.status_path, folder.evaluations_path, *videos_of(folder)
+        files = (
+            folder.config_path,
+            folder.metrics_path,
+            folder.status_path,
+            folder.evaluations_path,
+            folder.changes_path,
+            *videos_of(folder),
+        )
         states = [(path.name, *_time_and_size(path)) for path in files]
         return hashlib.sha256(repr(states).encode()).hexdigest()[:12]
 
@@ -88,6 +95,7 @@ class PageRun:
                 "evaluations": self._evaluations or summary.evaluations,
                 "settings": summary.settings,
                 "command": self._repeat_command(),
+                "changes": [change._asdict() for change in summary.changes],
                 "config_path": str(self.folder.config_path),
                 "videos": [{"name": path.name, "size": _time_and_size(path)[1]} for path in videos_of(self.folder)],
                 **{name: status.get(name) for name in ("versions", "machine", "git", "host")},

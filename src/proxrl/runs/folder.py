@@ -20,6 +20,7 @@ from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.code import code_settings, declare_own, is_own, refusal, untrusted_settings
 from proxrl.config.parse import as_words, parse_settings, read_toml, save_toml
 from proxrl.errors import ProxRLError
+from proxrl.runs.changes import ALLOWED, Change, changes_between, record_changes
 from proxrl.runs.machine import circumstances
 
 if TYPE_CHECKING:  # not at run time, so that listing runs does not import torch
@@ -37,6 +38,7 @@ RUN_FILES = (
     "wandb_id",
     "report.html",
     "evaluations.json",
+    "changes.jsonl",
     STAMP,
     ANCHOR,
     "events.out.tfevents.*",
@@ -73,14 +75,16 @@ def earlier_config(runs_dir: Path, config: Config) -> Config | None:
     return folder.unchecked_config() if folder.latest_checkpoint() is not None else None
 
 
-def check_resumable(saved: Config, now: Config, path: Path | None = None) -> None:
+def check_resumable(saved: Config, now: Config, path: Path | None = None, allowed: Collection[str] = ()) -> None:
     """Raise an error if a run can't be resumed with these settings, because they would make it a different run.
+
+    Settings in `allowed` may differ.
 
     `path` is the run's config.toml: giving it is the shortest way to resume if several settings differ, as they do after a new
     version of ProxRL has changed a preset.
     """
     names = [spec.name for spec in dataclasses.fields(Config) if spec.name not in CHANGEABLE_ON_RESUME]
-    different = [name for name in names if not _same(getattr(saved, name), getattr(now, name))]
+    different = [name for name in names if name not in allowed and not _same(getattr(saved, name), getattr(now, name))]
     if not different:
         return
     name, count = different[0], len(different) - 1
@@ -88,9 +92,10 @@ def check_resumable(saved: Config, now: Config, path: Path | None = None) -> Non
     advice, others = _advice(name, before), ""
     if count and path is not None:
         advice, others = f"give --config {path}", f", and {count} other setting{'s differ' if count > 1 else ' differs'}"
+    allow = f" --allow-change {name} to change it from now on," if name in ALLOWED and not count else ""
     raise ProxRLError(
         f"{flag(name)} is {_shown(after)}, but this run was started with {_shown(before)}{others}:"
-        f" {advice} to resume it, --clobber to start over, or another --name to keep both"
+        f" {advice} to resume it,{allow} --clobber to start over, or another --name to keep both"
     )
 
 
@@ -121,6 +126,8 @@ class RunFolder:
         self.evaluations_path = self.path / "evaluations.json"
         self.checkpoints = self.path / "checkpoints"
         self.videos = self.path / "videos"
+        self.changes_path = self.path / "changes.jsonl"
+        self.changed: list[Change] = []  # by `create`
         self._lock: IO[bytes] | None = None
 
     def checkpoint_path(self, name: str) -> Path:
@@ -153,12 +160,15 @@ class RunFolder:
         """Return the settings as written in config.toml, by whichever version."""
         return read_toml(self.config_path)
 
-    def create(self, config: Config, clobber: bool = False) -> Path | None:
-        """Lock the folder for this run. Return the checkpoint to resume from, or None to start at step 0."""
+    def create(self, config: Config, clobber: bool = False, allowed: Collection[str] = ()) -> Path | None:
+        """Lock the folder for this run. Return the checkpoint to resume from, or None to start at step 0.
+
+        Settings in `allowed` may differ from those with which the run was started; what differs is recorded.
+        """
         with one_line_errors("use the run folder", self.path):
             self._check_is_run()
             self.path.mkdir(parents=True, exist_ok=True)
-            self._refuse_links(LOCK_NAME, self.metrics_path.name)  # which are written in place
+            self._refuse_links(LOCK_NAME, self.metrics_path.name, self.changes_path.name)  # which are written in place
             self._acquire_lock()
             try:
                 if self.config_path.exists() and clobber:
@@ -166,11 +176,13 @@ class RunFolder:
                 elif self.config_path.exists():
                     before = self._saved_config()
                     if self.latest_checkpoint() is not None:  # without a checkpoint, all settings may change
-                        check_resumable(before, config, self.config_path)
+                        check_resumable(before, config, self.config_path, allowed)
+                        self.changed = changes_between(before, config, allowed, self.checkpoint_step() or 0)
                 for leftover in self._leftovers():
                     leftover.unlink()
                 with replacing(self.config_path) as temporary:
                     save_toml(config, temporary)
+                record_changes(self.changes_path, self.changed)
                 self._declare_own()
                 self.checkpoints.mkdir(exist_ok=True)
             except BaseException:

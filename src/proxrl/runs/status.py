@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from proxrl.runs.changes import Change, read_changes
 from proxrl.runs.evaluations import current_evaluation, mean_of, read_evaluations
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN, read_lines
@@ -30,6 +31,11 @@ class Summary:
     updated: datetime | None
     # By name of the checkpoint: step, seed, and the summaries of its deterministic and stochastic scores.
     evaluations: Mapping[str, Any]
+
+    @property
+    def changes(self) -> list[Change]:
+        """Settings that were changed by --allow-change."""
+        return read_changes(self.folder.changes_path)
 
     @property
     def env(self) -> str:

@@ -67,12 +67,14 @@ function settingsTable(run, about, filter, onlyChanged) {
 
 function systemTable(run) {
   const machine = run.machine || {}, git = run.git, versions = Object.entries(run.versions || {});
+  const changes = run.changes || [];
   const memory = machine.memory_gb ? `${machine.memory_gb} GB` : null;
   const device = [run.settings.device, machine.gpu].filter(Boolean).join(", ");
   const rows = [
     ["Device", device], ["Processor", machine.processor], ["Cores", machine.cores && String(machine.cores)], ["Memory", memory],
     ["System", [machine.os, machine.architecture].filter(Boolean).join(", ")], ["Host", run.host],
     ["Commit", git && `${git.commit.slice(0, 12)}${git.dirty ? ", with changes" : ""}`],
+    ["Changed on resume", changes.map((one) => `${one.setting} from ${one.before} to ${one.after} at step ${one.step}`).join("; ")],
     ...versions.map(([name, version]) => [name, version]), ["Run folder", run.path],
   ];
   return table(["", ""], rows.filter(([, value]) => value));
