@@ -269,7 +269,7 @@ def train_and_save(parts: Parts, session: Session, env: EnvLike, look: bool) -> 
     try:
         session.write_status("running")
         if look:  # after the status, which tells later that this session was there if the environment ends the process
-            for line in warnings_about(parts.environments, env, parts.config.env_kwargs):
+            for line in warnings_about(parts.environments, env, parts.config.env, parts.config.env_kwargs):
                 session.display.message(line)
         parts.collector.watchers += session.step_watchers()
         session.call_on_start()

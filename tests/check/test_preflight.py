@@ -43,7 +43,7 @@ class Careless(gymnasium.Env):
 WORDS = ("train", "test_preflight:Careless", *SMALL, "--total-steps", "64", "--env-kwargs", "length=8")
 
 
-@pytest.mark.parametrize("vector", ["inprocess", "workers"])
+@pytest.mark.parametrize("vector", ["auto", "workers"])
 def test_train_warns_in_one_line_each(
     vector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +58,15 @@ def test_train_warns_in_one_line_each(
     assert len(warned) == 3
     last = lines[lines.index(warned[-1]) + 1]
     assert last == "proxrl check test_preflight:Careless --env-kwargs length=8 tells the effects and finds more"
+
+
+def test_the_command_that_tells_more() -> None:
+    assert preflight.check_command("my:make", {}) == "proxrl check my:make"
+    assert (
+        preflight.check_command("__main__:make", {})
+        == preflight.check_command("my:<lambda>", {})
+        == "proxrl.check.check(env) from Python"
+    )
 
 
 def train(folder: Path, **settings: Any) -> proxrl.Result:
@@ -96,4 +105,6 @@ def test_an_environment_that_is_used_is_not_played_in() -> None:
 
 
 def test_known_families_are_not_checked() -> None:
-    assert preflight.warnings_about(InProcessEnvs([lambda: gymnasium.make("CartPole-v1")]), "CartPole-v1", {}) == []
+    assert (
+        preflight.warnings_about(InProcessEnvs([lambda: gymnasium.make("CartPole-v1")]), "CartPole-v1", "CartPole-v1", {}) == []
+    )

@@ -24,10 +24,11 @@ from proxrl.envs.registry import CUSTOM, OTHER, EnvName, find_family
 PLAY_SECONDS, PLAY_STEPS, PLAY_EPISODES = 0.3, 400, 5
 
 
-def warnings_about(environments: Environments, env: EnvName, env_kwargs: dict[str, Any]) -> list[str]:
+def warnings_about(environments: Environments, env: EnvName, name: str, env_kwargs: dict[str, Any]) -> list[str]:
     """Return what random play finds wrong with a user's environment, a line for each finding; empty if there is nothing to say.
 
-    What stops training is not among them: the pool reports it with the number of the environment.
+    `name` is that of the environment in config.toml. What stops training is not among them: the pool reports it with the number
+    of the environment.
     """
     probe = getattr(environments, "probe", None)
     if probe is None or find_family(env) not in (CUSTOM, OTHER):
@@ -35,14 +36,14 @@ def warnings_about(environments: Environments, env: EnvName, env_kwargs: dict[st
     findings: list[Finding] = probe(look_over) or []
     serious = [finding for finding in findings if finding.level == "warning" or finding.code == "ending-type"]
     lines = [f"warning: {finding.what} [{finding.code}]; to fix it, {finding.fix}" for finding in serious]
-    return [*lines, f"{check_command(env, env_kwargs)} tells the effects and finds more"] if lines else []
+    return [*lines, f"{check_command(name, env_kwargs)} tells the effects and finds more"] if lines else []
 
 
-def check_command(env: EnvName, env_kwargs: dict[str, Any]) -> str:
-    """Return how to check this environment."""
-    if not isinstance(env, str):
+def check_command(name: str, env_kwargs: dict[str, Any]) -> str:
+    """Return how to check the environment of this name; only its own program can find a script's or a nameless one."""
+    if name.startswith("__main__:") or "<" in name:
         return "proxrl.check.check(env) from Python"
-    return shlex.join(["proxrl", "check", env, *(["--env-kwargs", *as_words(env_kwargs)] if env_kwargs else [])])
+    return shlex.join(["proxrl", "check", name, *(["--env-kwargs", *as_words(env_kwargs)] if env_kwargs else [])])
 
 
 def look_over(env: gymnasium.Env) -> Sequence[Finding]:
