@@ -129,9 +129,9 @@ FLAT_INTERFACES = {
     "envs/registry.py:make_environments",
     "launch.py:train",
     "tuning/run.py:tune",
+    "look/evaluation.py:evaluate",
     "look/recording.py:record",
     "look/window.py:play",
-    "look/evaluation.py:evaluate",
     "config/fields.py:setting",
 }
 

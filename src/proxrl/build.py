@@ -16,6 +16,7 @@ from proxrl.collect.collector import Collector
 from proxrl.collect.minibatches import Minibatches
 from proxrl.collect.rewards import RewardScaler
 from proxrl.config import Config
+from proxrl.config.wrappers import load_wrapping
 from proxrl.engine.adaptive import AdaptiveCoefficients
 from proxrl.engine.api import Compute
 from proxrl.engine.autograd import TorchCompute
@@ -28,6 +29,7 @@ from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import make_environments
+from proxrl.envs.stacking import stack_frames, stack_size
 from proxrl.errors import CollectiveError, ProxRLError
 from proxrl.log.activity import Activity
 from proxrl.policy.networks import make_policy
@@ -117,7 +119,7 @@ def build_environments(
     config: Config, env: str | Callable[..., Any], num_envs: int, first_env: int = 0, world: World | None = None
 ) -> Environments:
     """Build a pool of `num_envs` of the run's environment: evaluation uses another number than training."""
-    return make_environments(
+    pool = make_environments(
         env,
         config.env_kwargs,
         num_envs,
@@ -127,11 +129,14 @@ def build_environments(
         max_episode_steps=config.max_episode_steps,
         action_mask=config.action_mask,
         atari=atari_options(config),
+        wrapping=load_wrapping(config),
     )
+    return stack_frames(pool, stack_size(config.env, config.frame_stack), config.image_channels)
 
 
 def atari_options(config: Config) -> AtariOptions:
-    return AtariOptions(**{field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)})
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(AtariOptions)}
+    return AtariOptions(**options | {"frame_stack": config.frame_stack or AtariOptions.frame_stack})
 
 
 def build_world(config: Config, cores: int | None = None) -> World:

@@ -31,7 +31,7 @@ from proxrl.engine.compilation import reporting_compilation
 from proxrl.engine.memory import memory_warning
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
-from proxrl.envs.given import EnvSource, resume_notes, second_maker
+from proxrl.envs.given import EnvSource, as_maker, resume_notes, second_maker
 from proxrl.errors import CollectiveError, ProxRLError, attribute_errors, describe
 from proxrl.log.api import Logger
 from proxrl.log.console import Console
@@ -41,6 +41,7 @@ from proxrl.log.tensorboard import TensorBoardLogger
 from proxrl.log.ticker import ticking
 from proxrl.log.wandb import WandbLogger
 from proxrl.look.capture import capturer
+from proxrl.look.eval_env import EvalEnv, check_fits
 from proxrl.look.evaluation import divided, equal_quota, run_episodes
 from proxrl.policy.image_encoders import image_assumptions
 from proxrl.policy.make_head import unused_settings
@@ -106,6 +107,7 @@ class RunOptions:
     loggers: Sequence[Logger] = ()
     allow_change: Collection[str] = ()  # settings that may differ from those of the run that is resumed
     cores: int | None = None  # how many the run uses at most, if others train beside it; None: all
+    eval_env: Any = None  # what --eval-env names, if it was given as a callable or an instance
 
 
 @with_settings
@@ -129,12 +131,13 @@ def train(
     """Train PPO on an environment, or resume the run that the same arguments began.
 
     `env` is a Gymnasium id, an EnvPool id, `module:callable`, a callable that makes one environment or a `VectorEnv`, or an
-    instance of either (docs/environments.md says what instances can't do). `settings` are fields of `Config`. A callable is
-    identified by its name, so give each lambda a `name` or `seed` of its own, or they share a run folder. `config` is a file such
-    as the config.toml of a run, which repeats that run, or a `Config`, which may also be given as the only argument. A `Config`
-    has all settings, so no preset is used; keywords override it. A file of somebody else that names code needs `trust`. Callbacks
-    and loggers given as objects are not recorded. Started by mpirun, srun or torchrun, all ranks train one run together:
-    callbacks are called on every rank, loggers on rank 0. Settings in `allow_change` may differ from those of a resumed run.
+    instance of either (docs/environments.md says what instances can't do); `eval_env` may be any of these too. `settings` are
+    fields of `Config`. A callable is identified by its name, so give each lambda a `name` or `seed` of its own, or they share a
+    run folder. `config` is a file such as the config.toml of a run, which repeats that run, or a `Config`, which may also be
+    given as the only argument. A `Config` has all settings, so no preset is used; keywords override it. A file of somebody else
+    that names code needs `trust`. Callbacks and loggers given as objects are not recorded. Started by mpirun, srun or torchrun,
+    all ranks train one run together: callbacks are called on every rank, loggers on rank 0. Settings in `allow_change` may differ
+    from those of a resumed run.
 
     Ctrl-C saves the run, and is then raised as usual, so that it also ends a loop over seeds; in an interactive session (a Python
     prompt, IPython, a notebook) the result of the unfinished run is returned instead.
@@ -149,7 +152,8 @@ def train(
     earlier = None if clobber else functools.partial(earlier_config, Path(runs_dir))
     resolved = resolve(env, settings, preset, earlier, file, envs_per_rank, look=True, trust=trust)
     options = RunOptions(
-        Path(runs_dir), clobber, quiet, tensorboard, wandb, debug=True, callbacks=callbacks, loggers=loggers, allow_change=allowed
+        *(Path(runs_dir), clobber, quiet, tensorboard, wandb, True, callbacks, loggers, allowed),
+        eval_env=settings.get("eval_env"),
     )
     try:
         result = run(resolved.env, resolved.config, options)
@@ -173,13 +177,14 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         stack.enter_context(ending_together(world, options.debug))
         config, options = agree_on_settings(world, config, options)
         # All ranks build before the folder is touched: what can't be built must not cost an old run by --clobber.
-        parts, callbacks, capture = on_all_ranks(world, lambda: build_all(stack, env, config, options, world), options.debug)
+        parts, callbacks, capture, evaluate = on_all_ranks(
+            world, lambda: build_all(stack, env, config, options, world), options.debug
+        )
         refuse_shared_gpus(world, parts.parameters.values.device, uses_nccl(config))
         folder = RunFolder(run_folder(options.runs_dir, config.env, config.name, config.seed))
         saved, loggers = on_all_ranks(world, lambda: open_folder(stack, folder, parts, options), options.debug)
         stack.enter_context(arithmetic(config, parts.policy, world))
         display = open_display(stack, parts, options, folder, saved)
-        evaluate = stack.enter_context(evaluator(second_maker(env), parts))
         observers = Observers(loggers, display, evaluate, callbacks, capture)
         session = Session(config, world, trainee(parts), folder, observers, saved)
         message = "" if options.quiet else "stopping after this iteration"
@@ -194,15 +199,16 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
 
 def build_all(
     stack: ExitStack, env: EnvLike, config: Config, options: RunOptions, world: World
-) -> tuple[Parts, list[Callback], Callable[[Session], None]]:
-    """Build what every rank needs: the parts, the callbacks, and what captures videos. `stack` closes them."""
+) -> tuple[Parts, list[Callback], Callable[[Session], None], Callable[[int], Scores]]:
+    """Build what every rank needs: the parts, the callbacks, what captures videos, and what evaluates. `stack` closes them."""
     for logger in check_methods("loggers", options.loggers, LOGGER):
         stack.callback(close, logger)
     parts = build(config, env, world)
     stack.callback(parts.environments.close)
     callbacks = plugins("callback", config.callback, config.callback_kwargs)
     capture = stack.enter_context(capturer(second_maker(env), parts))
-    return parts, [*check_callbacks("callbacks", options.callbacks), *callbacks], capture
+    evaluate = stack.enter_context(evaluator(second_maker(env), parts, options.eval_env))
+    return parts, [*check_callbacks("callbacks", options.callbacks), *callbacks], capture, evaluate
 
 
 def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunOptions) -> tuple[Saved | None, list[Logger]]:
@@ -448,9 +454,9 @@ def closing(result: Result, config: Config, display: Console) -> str:
 def next_commands(result: Result, config: Config) -> str:
     """Return the commands that look at a run, on a line each; or the call that does, on the same line."""
     # An environment or network that other processes can't import can be evaluated from this program only.
-    named = [str(getattr(config, spec.name)) for spec in dataclasses.fields(config)]
+    named = [word for value in vars(config).values() for word in (value if isinstance(value, tuple) else (value,))]
     nameless = "__main__" in result.env or "<" in result.env
-    if nameless or any(text.startswith("__main__:") for text in named):
+    if nameless or any(str(word).startswith("__main__:") for word in named):
         return f" proxrl.evaluate({str(result.path)!r}{', env=...' if nameless else ''}) from Python"
     path = shlex.quote(str(result.path))
     commands = {
@@ -463,21 +469,27 @@ def next_commands(result: Result, config: Config) -> str:
 
 
 @contextmanager
-def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
+def evaluator(env: EnvLike, parts: Parts, eval_env: Any = None) -> Iterator[Callable[[int], Scores]]:
     """Yield a function that plays evaluation episodes, divided among the ranks. Its environments are built at its first call and
-    kept for the next.
+    kept for the next. Those of --eval-env are built at once, because the policy may not fit them.
     """
     config, world = parts.config, parts.world
+    named = eval_env is None or isinstance(eval_env, str)
+    other = EvalEnv(config.eval_env if named else as_maker(eval_env), config.eval_env_kwargs)
+    eval_config = other.config(config)
     kept: list[Environments] = []
     num_envs = equal_quota(config.eval_episodes, config.num_envs)
     mine = range(num_envs * world.rank // world.size, num_envs * (world.rank + 1) // world.size)
+
+    def build_kept() -> None:
+        if not kept and mine:
+            kept.append(build_environments(eval_config, other.env or env, len(mine), mine.start, world))
 
     def evaluate(step: int) -> Scores:
         seed = integer_seed(config.seed, Purpose.EVALUATION, step)
         episodes = len(mine) * config.eval_episodes // num_envs
         parts.activity.begin("evaluating", episodes)
-        if not kept and mine:
-            kept.append(build_environments(config, env, len(mine), mine.start, world))
+        build_kept()
         played = [
             run_episodes(
                 pool, parts.compute, parts.policy, divided(episodes, pool.num_envs), seed, True, mine.start, parts.activity.add
@@ -489,6 +501,10 @@ def evaluator(env: EnvLike, parts: Parts) -> Iterator[Callable[[int], Scores]]:
         return Scores(*(sum(column, ()) for column in columns))
 
     try:
+        if not other.is_own:
+            build_kept()
+        for environments in kept:
+            check_fits(environments, parts.environments, other.label(config))
         yield evaluate
     finally:
         for environments in kept:

@@ -227,9 +227,9 @@ class Session:
                 if scores.success_rate is not None:
                     charts["eval/success_rate"] = scores.success_rate
                 success = "" if scores.success_rate is None else f", success rate {scores.success_rate:.0%}"
-                self.display.message(
-                    f"step {self.step:,}: evaluation return {format_number(score)} ± {format_number(scores.deviation)}{success}"
-                )
+                where = f" in {self.config.evaluated_in}" if self.config.evaluated_in else ""
+                spread = f"{format_number(score)} ± {format_number(scores.deviation)}"
+                self.display.message(f"step {self.step:,}: evaluation return{where} {spread}{success}")
         elif len(self.recent) >= ENOUGH:
             score = self.mean_return
         if score is not None:
@@ -243,7 +243,9 @@ class Session:
 
     @property
     def _best_by(self) -> str:
-        return "training" if self.config.eval_every is None else "evaluation"
+        if self.config.eval_every is None:
+            return "training"
+        return f"evaluation in {self.config.evaluated_in}" if self.config.evaluated_in else "evaluation"
 
     def _agree_to_stop_or_save(self) -> bool:
         """Stop all ranks if one wants to, since none can train alone; return whether rank 0's clock says it is time to save."""
@@ -334,7 +336,8 @@ class Session:
         self.step, self.iteration = state["step"], state["iteration"]
         self.episode_counts = state["episode_counts"] or None
         self.recent.extend(Episode(*episode) for episode in state["recent"])
-        # Returns of evaluations and of training can't be compared: a run that changes between them looks for a new best.
+        # Returns of training and of evaluations in different environments can't be compared: a run that changes between them
+        # looks for a new best.
         self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
         self.rules = StopRules.restored(state.get("stop_rules", {}) if state["best_by"] == self._best_by else {})
         self.saved_step = self.step

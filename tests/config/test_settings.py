@@ -11,13 +11,15 @@ from proxrl.cli import main, make_parser
 from proxrl.config import Config, field_types, flag
 from proxrl.config.other_names import OTHER_NAMES, explain, unknown_flag, unknown_setting
 from proxrl.config.schedule import Schedule
-from proxrl.config.settings import Coefficient, Plugin, Settings
+from proxrl.config.settings import Coefficient, Plugin, Settings, Wrappers
 from proxrl.errors import ProxRLError
 
 
 def accepted(name: str) -> Any:
     """Return the type of a keyword argument, given that of the field: what `parse_value` accepts for it."""
     kind = field_types()[name]
+    if name == "wrapper":
+        return Wrappers | None
     if Config.__dataclass_fields__[name].metadata["imported"]:
         return Plugin | None
     if Schedule in get_args(kind):

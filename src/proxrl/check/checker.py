@@ -29,6 +29,7 @@ from proxrl.envs.interface import missing_space
 from proxrl.envs.leaves import index_text, named_leaves
 from proxrl.envs.registry import EnvName, check_env, choose_vector
 from proxrl.envs.spaces import USUAL_CHANNELS, channels_assumption, is_image, space_tree
+from proxrl.envs.wrapping import Wrapping
 from proxrl.errors import ProxRLError, one_line
 
 LEAST_PIXELS = 16  # each way; smaller arrays may be anything
@@ -43,8 +44,9 @@ def check(
     seed: int = 1,
     limit: int = 10_000,
     debug: bool = False,
+    wrapping: Wrapping | None = None,
 ) -> CheckReport:
-    """Run all checks on `env`, with at most `limit` steps per episode, and return the report.
+    """Run all checks on `env` with its wrappers, with at most `limit` steps per episode, and return the report.
 
     The environment is made three times, but never twice at once, because a simulator may hold a port.
     """
@@ -56,9 +58,9 @@ def check(
     kwargs, name = env_kwargs or {}, env if isinstance(env, str) else getattr(env, "__name__", repr(env))
     preset = load_preset(family.preset, name)
     num_envs = preset["num_envs"].value if "num_envs" in preset else Config().num_envs
-    vector = choose_vector(env, num_envs, family, kwargs)
+    vector = choose_vector(env, num_envs, family, kwargs, wrapping is not None and wrapping.is_needed)
     report = CheckReport(name, summary={"preset": family.preset, "num_envs": num_envs, "vector": vector})
-    checked = CheckedEnv(lambda: make_env(env, kwargs), report, debug)
+    checked = CheckedEnv(lambda: make_env(env, kwargs, wrapping=wrapping), report, debug)
     try:
         check_spaces(checked, report)
         check_reproducible(checked, report, seed)

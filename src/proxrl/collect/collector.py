@@ -7,6 +7,7 @@ network, the step loop computes all three.
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.engine.api import Compute
 from proxrl.engine.frames import FrameBuffer
 from proxrl.envs.api import Autoreset, Environments
-from proxrl.envs.spaces import space_tree, wrong_values
+from proxrl.envs.spaces import is_image, space_tree, wrong_values
 from proxrl.errors import ProxRLError
 from proxrl.log.activity import Activity
 from proxrl.policy.policy import Policy
@@ -66,7 +67,8 @@ class Collector:
         self.activity.begin("resetting the environments")
         self.player.begin(self.environments.reset(seed, ours))
         stack = self.environments.frame_stack
-        self.obs: Tree = tree_map(lambda leaf: _buffer(steps + 1, leaf, stack), self.player.obs)
+        leaves = space_tree(self.environments.observation_space)
+        self.obs: Tree = tree_map(lambda space, leaf: _buffer(steps + 1, space, leaf, stack), leaves, self.player.obs)
         self.write_obs: Tree = tree_map(_writer, self.obs)
         self.starts = np.ones((steps + 1, num_envs), np.bool_)
         self.action = np.empty((steps, num_envs, *layout.shape), layout.dtype)
@@ -236,9 +238,9 @@ class Truncations:
         return index, tree_map(lambda *rows: np.stack(rows), *self._rows) if self._rows else None
 
 
-def _buffer(steps: int, leaf: NDArray[Any], stack: int) -> Any:
+def _buffer(steps: int, space: gymnasium.Space, leaf: NDArray[Any], stack: int) -> Any:
     """Allocate room for `steps` observations like this one."""
-    if stack > 1 and leaf.dtype == np.uint8:
+    if stack > 1 and is_image(space):
         return FrameBuffer(steps, len(leaf), leaf.shape[1:], leaf.dtype, stack)
     return np.empty((steps, *leaf.shape), leaf.dtype)
 

@@ -16,7 +16,7 @@ from proxrl.config.validate import check_range, check_ranges, validate
 # These may change when a run is resumed.
 CHANGEABLE_ON_RESUME = frozenset(
     {"stop_at", "stop_at_success", "stop_plateau", "plateau_tolerance"}
-    | {"total_steps", "num_workers", "eval_every", "eval_episodes", "save_every", "capture_video"}
+    | {"total_steps", "num_workers", "eval_every", "eval_episodes", "eval_env", "eval_env_kwargs", "save_every", "capture_video"}
     | {"logger", "logger_kwargs", "log_info", "world", "device", "device_ids", "threads"}
 )
 
@@ -74,6 +74,18 @@ class Config:
     max_episode_steps: int | None = setting(
         None, ENVIRONMENT, "truncate episodes after N steps", off="the environment's own limit", least=1
     )
+    wrapper: tuple[str, ...] | None = setting(
+        None,
+        ENVIRONMENT,
+        "wrap each environment, innermost wrapper first: module:callable, then its keyword arguments",
+        imported=True,
+    )
+    action_repeat: int | None = setting(
+        None, ENVIRONMENT, "repeat each action N times and sum the rewards; for Atari games use --frame-skip", least=1
+    )
+    frame_stack: int | None = setting(
+        None, ENVIRONMENT, "stack the last N observations of an episode", off="4 in Atari games, otherwise none", least=1
+    )
     resets: Literal["soft", "hard"] = setting(
         "soft", ENVIRONMENT, "soft: a rollout continues the episodes of the last one; hard: it starts new episodes"
     )
@@ -91,7 +103,6 @@ class Config:
     fire_reset: bool = setting(True, ATARI, "press fire at the start of games that wait for it")
     grayscale: bool = setting(True, ATARI, "convert frames to grayscale")
     screen_size: int = setting(84, ATARI, "width and height of a frame in pixels", least=8, most=2048)
-    frame_stack: int = setting(4, ATARI, "frames in an observation", least=1)
     sign_rewards: bool = setting(True, ATARI, "learn from the sign of rewards; reported returns are unchanged")
     sticky_actions: float = setting(0.0, ATARI, "probability that a frame repeats the previous action", least=0, most=1)
     full_action_space: bool = setting(False, ATARI, "all 18 actions, including those that the game ignores")
@@ -186,6 +197,12 @@ class Config:
     seed: int = setting(1, RUN, "seed of all random numbers", least=0, most=2**63 - 1)
     eval_every: int | None = setting(None, RUN, "evaluate every N steps", least=1)
     eval_episodes: int = setting(10, RUN, "episodes per evaluation during training", least=1)
+    eval_env: str | None = setting(
+        None, RUN, "environment of the evaluations during training", off="that of training", imported=True
+    )
+    eval_env_kwargs: dict[str, Any] = setting(
+        {}, RUN, "its keyword arguments; without --eval-env, changes to --env-kwargs for evaluations"
+    )
     stop_at: float | None = setting(
         None, RUN, "end the run when its return reaches this: of the evaluation with --eval-every, else of the last 100 episodes"
     )
@@ -268,6 +285,14 @@ class Config:
         return [Phase(self.epochs, policy=True, value=False), Phase(self.value_epochs, policy=False, value=True)]
 
     @property
+    def evaluated_in(self) -> str | None:
+        """The environment of evaluations during training and its arguments, if it is not that of training."""
+        if self.eval_env is None and not self.eval_env_kwargs:
+            return None
+        kwargs = self.env_kwargs | self.eval_env_kwargs if self.eval_env is None else self.eval_env_kwargs
+        return env_label(self.eval_env or self.env, kwargs)
+
+    @property
     def optimizers(self) -> list[str]:
         """The optimizer of all weights, or that of the policy and that of the value network."""
         separate = self.value_epochs, self.value_learning_rate, self.value_optimizer
@@ -293,6 +318,11 @@ class Config:
     def check_ranges(self) -> None:
         """Raise `ProxRLError` for settings that can't work whatever the others are."""
         check_ranges(self)
+
+
+def env_label(env: str, kwargs: Mapping[str, Any]) -> str:
+    """Return an environment with its arguments, as messages name it."""
+    return f"{env} ({', '.join(f'{key}={value}' for key, value in kwargs.items())})" if kwargs else env
 
 
 def field_types() -> Mapping[str, Any]:

@@ -42,6 +42,8 @@ def _options(kind: Any, imported: bool) -> dict[str, Any]:
     if dict in origins:
         return {"metavar": "KEY=VALUE", "nargs": "+", "action": "extend"}  # if given twice, both count
     several = {"nargs": "+"} if tuple in origins else {}
+    if imported and several:
+        return {"metavar": "NAME|KEY=VALUE", "nargs": "+", "action": "extend"}
     if imported:
         return {"metavar": "NAME"}
     if Schedule in kinds:

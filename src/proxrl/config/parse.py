@@ -12,6 +12,7 @@ from proxrl.common.imports import name_of
 from proxrl.config import OFF, Config, field_types, flag
 from proxrl.config.other_names import unknown_setting
 from proxrl.config.schedule import FORMS, Scalar, Schedule, parse_schedule, schedule_of
+from proxrl.config.wrappers import wrapper_words
 from proxrl.errors import ProxRLError
 
 
@@ -28,6 +29,8 @@ def parse_value(name: str, value: Any) -> Any:
         kind = next(option for option in get_args(kind) if option is not type(None))
     if may_be_schedule:
         return _parse_scalar(name, value, optional)
+    if name == "wrapper":
+        return wrapper_words(value)
     if callable(value) and Config.__dataclass_fields__[name].metadata["imported"]:
         return name_of(value)
     try:
@@ -129,8 +132,20 @@ def parse_settings(settings: Mapping[str, Any]) -> Config:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the settings in a file as they are written, without conversion."""
     try:
-        return tomllib.loads(read_regular(path).decode())
+        return _upgraded(tomllib.loads(read_regular(path).decode()))
     except OSError as error:
         raise ProxRLError(f"can't read {path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProxRLError(f"can't read {path}: {error}") from None
+
+
+def _upgraded(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file in today's terms.
+
+    Before `wrapper` existed, only Atari games were stacked, but every run recorded frame_stack, which was then 4.
+    """
+    from proxrl.envs.atari import looks_like_atari
+
+    written_by_proxrl = {"screen_size", "rollout_steps", "seed"} <= settings.keys()
+    stacked = "wrapper" in settings or not written_by_proxrl or looks_like_atari(str(settings.get("env")))
+    return settings if stacked else {name: value for name, value in settings.items() if name != "frame_stack"}

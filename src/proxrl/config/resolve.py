@@ -12,7 +12,7 @@ from proxrl.config.parse import parse_value, read_toml
 from proxrl.config.presets import choose_preset, load_preset
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.given import EnvSource, FirstMade, GivenEnv, as_maker, made_first
-from proxrl.envs.registry import CUSTOM, check_env, choose_vector, find_family
+from proxrl.envs.registry import ATARI, CUSTOM, Family, check_env, choose_vector, find_family
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.world.launcher import launched
 
@@ -42,10 +42,9 @@ def resolve(
 
     Values come from the defaults, then the preset of the environment's family, then `file`, such as a run's config.toml, then
     `settings`; later ones override earlier ones. Instead of a file, a Config may be given, which has all settings, so that no
-    preset is used. `earlier` returns the config of the run that this one would resume: it keeps
-    its kind of vectorization, even if a faster one has been installed since. With `look`, a callable is called once to see
-    whether it returns a vectorized environment, which has a number of environments of its own. `trust` allows files of others to
-    name code.
+    preset is used. `earlier` returns the config of the run that this one would resume: it keeps its kind of vectorization, even
+    if a faster one has been installed since. With `look`, a callable is called once to see whether it returns a vectorized
+    environment, which has a number of environments of its own. `trust` allows files of others to name code.
     """
     if envs_per_rank is not None:
         settings = {**settings, "num_envs": envs_of_all_ranks(envs_per_rank, settings)}
@@ -71,6 +70,8 @@ def resolve(
     values: dict[str, Any] = {"env": env_name}
     for name, setting in load_preset(chosen, task if isinstance(task, str) else env_name, given, trust).items():
         values[name], sources[name] = setting.value, f"preset {chosen}: {setting.source}"
+    if not isinstance(given.get("eval_env"), str | None):  # unlike a plugin, its name need not be importable
+        given["eval_env"] = callable_name(as_maker(given["eval_env"]))  # type: ignore[arg-type]
     for name, value in given.items():
         if name != "env":
             values[name], sources[name] = parse_value(name, value), "flag" if name in settings else base_source
@@ -78,16 +79,40 @@ def resolve(
     if isinstance(env, GivenEnv) or (look and family is CUSTOM and config.vector in ("auto", "native")):
         env, config = look_at(env, config, "num_envs" in given, sources)
     if config.vector == "auto":
-        vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs)
-        sources["vector"] = "auto: fastest for this environment and number of environments"
         resumed = None if earlier is None else earlier(config)
-        if resumed is not None:
-            vector, sources["vector"] = resumed.vector, "auto: as in the run that is resumed"
+        vector, sources["vector"] = automatic_vector(env, config, family, resumed)
         config = config.replace(vector=vector)
-    for spec in dataclasses.fields(AtariOptions):
-        if family.name != "atari" and spec.name != "max_episode_steps" and getattr(config, spec.name) != spec.default:
-            raise ProxRLError(f"{flag(spec.name)} is for Atari games, and {config.env} is not one; leave it out")
+    if family is ATARI:
+        # In a Config that is given, None may just be the default.
+        config = with_frame_stack(config, "frame_stack" in (settings if isinstance(file, Config) else given), sources)
+    else:
+        check_atari_settings(config)
     return Resolved(config.validate(), sources, env)
+
+
+def automatic_vector(env: EnvLike, config: Config, family: Family, resumed: Config | None) -> tuple[str, str]:
+    """Return what --vector auto stands for, and why; `resumed` is the config of the run that is resumed, if there is one."""
+    if resumed is not None:
+        return resumed.vector, "auto: as in the run that is resumed"
+    single = config.wrapper is not None or config.action_repeat is not None
+    vector: str = choose_vector(env, config.num_envs, family, config.env_kwargs, single)
+    return vector, "auto: fastest for this environment and number of environments"
+
+
+def with_frame_stack(config: Config, given: bool, sources: dict[str, str]) -> Config:
+    """Return the settings of an Atari game with its number of frames: one if `off` was given, otherwise the usual number."""
+    if config.frame_stack is not None:
+        return config
+    sources["frame_stack"] += ", in Atari games"
+    return config.replace(frame_stack=1 if given else AtariOptions.frame_stack)
+
+
+def check_atari_settings(config: Config) -> None:
+    """Raise an error if a setting was changed that only Atari games have."""
+    for spec in dataclasses.fields(AtariOptions):
+        shared = spec.name in ("max_episode_steps", "frame_stack")
+        if not shared and getattr(config, spec.name) != spec.default:
+            raise ProxRLError(f"{flag(spec.name)} is for Atari games, and {config.env} is not one; leave it out")
 
 
 def look_at(

@@ -6,7 +6,7 @@ A type checker reads source code, so the fields of `Config` are written out here
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from proxrl.config.config import Config
@@ -19,6 +19,8 @@ from proxrl.errors import ProxRLError
 Coefficient: TypeAlias = float | str | Schedule | Callable[[int, int], float]
 # A callable at the top level of a module, or its name as module:callable.
 Plugin: TypeAlias = str | Callable[..., Any]
+# A wrapper, or several, each alone or with its keyword arguments: as words, or as a dict after it.
+Wrappers: TypeAlias = Plugin | Sequence[Plugin | dict[str, Any] | tuple[Plugin, dict[str, Any]]]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,6 +34,9 @@ class Settings(TypedDict, total=False):
     vector: Literal["auto", "inprocess", "native", "workers", "envpool"]
     num_workers: int | None
     max_episode_steps: int | None
+    wrapper: Wrappers | None
+    action_repeat: int | None
+    frame_stack: int | None
     resets: Literal["soft", "hard"]
     action_mask: str
 
@@ -43,7 +48,6 @@ class Settings(TypedDict, total=False):
     fire_reset: bool
     grayscale: bool
     screen_size: int
-    frame_stack: int
     sign_rewards: bool
     sticky_actions: float
     full_action_space: bool
@@ -113,6 +117,8 @@ class Settings(TypedDict, total=False):
     seed: int
     eval_every: int | None
     eval_episodes: int
+    eval_env: Plugin | None
+    eval_env_kwargs: dict[str, Any]
     stop_at: float | None
     stop_at_success: float | None
     stop_plateau: int | None

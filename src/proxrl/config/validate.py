@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 from proxrl.config.fields import choices_of, flag, types_of
 from proxrl.config.other_names import explain
 from proxrl.config.schedule import Schedule
+from proxrl.config.wrappers import parse_wrappers
 from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def validate(config: "Config") -> None:
     check_schedules(config)
     check_networks(config)
     check_arguments(config)
+    check_environments(config)
     if config.device_ids is not None and config.device != "cuda":
         raise ProxRLError("--device-ids are numbers of GPUs: use --device cuda with them, or leave them out")
     if config.action_distribution == "beta" and config.std != "independent":
@@ -124,6 +126,14 @@ def check_schedules(config: "Config") -> None:
     if config.adaptive_kl is not None and config.kl_coef == 0:
         raise ProxRLError("--adaptive-kl multiplies --kl-coef, which must not start at 0; use --kl-coef 1, for example")
     config.at(0)  # a user's schedule function that fails should fail before training
+
+
+def check_environments(config: "Config") -> None:
+    """Raise an error for wrappers that are not given as such, or an evaluation environment that is never used."""
+    parse_wrappers(config.wrapper or ())
+    given = "--eval-env" if config.eval_env is not None else "--eval-env-kwargs"
+    if config.eval_every is None and (config.eval_env is not None or config.eval_env_kwargs):
+        raise ProxRLError(f"{given} is for evaluations during training; give --eval-every N too, or use proxrl eval afterwards")
 
 
 def check_networks(config: "Config") -> None:

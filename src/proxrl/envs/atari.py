@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from proxrl.envs.api import WHOLE_EPISODE, Autoreset, EpisodeTracker, episode_seed
 from proxrl.envs.envpool import EnvPoolEnvs, task_packages
 from proxrl.envs.info import VectorInfo
+from proxrl.envs.wrapping import Wrapping
 from proxrl.errors import ProxRLError
 from proxrl.types import Step, Tree
 
@@ -216,6 +217,16 @@ class ClassicAtari(gymnasium.Env):
 
     def close(self) -> None:
         self.game.close()
+
+
+def make_game(rom: str, options: AtariOptions, wrapping: Wrapping, render_mode: Any = None) -> gymnasium.Env:
+    """Make one game, with wrappers around its preprocessing."""
+    if wrapping.action_repeat != 1:
+        raise ProxRLError(
+            f"--action-repeat is not for Atari games, whose actions are repeated by --frame-skip: use --frame-skip"
+            f" {options.frame_skip * wrapping.action_repeat} instead of both"
+        )
+    return wrapping.apply(ClassicAtari(rom, options, render_mode))
 
 
 # --- pools ----------------------------------------------------------------------------------------------------------------

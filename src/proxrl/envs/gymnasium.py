@@ -22,6 +22,7 @@ from proxrl.envs.info import Info, VectorInfo, as_number, number_names, read_num
 from proxrl.envs.interface import Problem, explain_failure, not_an_env, observation_problems, require_spaces, returned_problems
 from proxrl.envs.mask_wrapper import with_mask
 from proxrl.envs.spaces import space_tree
+from proxrl.envs.wrapping import Wrapping
 from proxrl.errors import ProxRLError, describe, one_line
 from proxrl.types import Episode, Step, Tree
 
@@ -49,12 +50,15 @@ def make_env(
     kwargs: dict[str, Any] | None = None,
     max_episode_steps: int | None = None,
     action_mask: str = "off",
+    wrapping: Wrapping | None = None,
 ) -> gymnasium.Env:
     """Make one environment from a Gymnasium id, `module:callable`, or a callable that returns it.
 
-    `max_episode_steps` replaces the time limit that its id has. `action_mask` is a value of --action-mask, which decides whether
-    masks are added to the observations.
+    `max_episode_steps` replaces the time limit that its id has; like the lengths of episodes, it counts repeated actions once.
+    `action_mask` is a value of --action-mask, which decides whether masks are added to the observations.
     """
+    wrapping = wrapping or Wrapping()
+    limit = None if max_episode_steps is None else max_episode_steps * wrapping.action_repeat
     kwargs = kwargs or {}
     name = env if isinstance(env, str) else getattr(env, "id", None) or getattr(env, "__name__", repr(env))
     if isinstance(env, str) and ":" in env:
@@ -62,12 +66,12 @@ def make_env(
     try:
         with warnings.catch_warnings(), _quiet_mujoco(env):
             warnings.filterwarnings("ignore", module=r"gymnasium\.")  # such as "out of date" for v4 tasks
-            made = _make(env, kwargs, max_episode_steps)
+            made = _make(env, kwargs, limit)
     except Exception as error:
         raise ProxRLError(f"can't make {name}: {one_line(error)}{env_kwargs_hint(kwargs)}") from error
     if not isinstance(made, gymnasium.Env):
         raise not_an_env(name, made)
-    return with_mask(made, action_mask)
+    return with_mask(wrapping.apply(made), action_mask)
 
 
 def _make(env: str | EnvSpec | Callable[..., Any], kwargs: dict[str, Any], max_episode_steps: int | None) -> Any:

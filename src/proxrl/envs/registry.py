@@ -15,10 +15,10 @@ from proxrl.envs.atari import (
     AlePoolEnvs,
     AtariEnvPool,
     AtariOptions,
-    ClassicAtari,
     ale_installed,
     envpool_task,
     looks_like_atari,
+    make_game,
     rom_of,
 )
 from proxrl.envs.envpool import DM_CONTROL, EnvPoolEnvs, envpool_installed, task_name, task_packages
@@ -26,6 +26,7 @@ from proxrl.envs.given import GivenEnv
 from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env, make_native
 from proxrl.envs.vector import make_vectorized
 from proxrl.envs.workers import WorkerEnvs
+from proxrl.envs.wrapping import Wrapping
 from proxrl.errors import ProxRLError
 
 Vector: TypeAlias = Literal["inprocess", "native", "workers", "envpool"]
@@ -173,9 +174,14 @@ def suggestions(env: str, most: int = 3) -> list[str]:
     return list(dict.fromkeys(same + near))[:most]
 
 
-def choose_vector(env: EnvName, num_envs: int, family: Family, env_kwargs: dict[str, Any] | None = None) -> Vector:
-    """Return where environments run fastest, by fixed rules: a measurement could come out differently when a run is resumed."""
-    if not isinstance(env, str):
+def choose_vector(
+    env: EnvName, num_envs: int, family: Family, env_kwargs: dict[str, Any] | None = None, single: bool = False
+) -> Vector:
+    """Return where environments run fastest, by fixed rules: a measurement could come out differently when a run is resumed.
+
+    `single` environments are made one by one, because they are wrapped.
+    """
+    if not isinstance(env, str) or (single and (family is ATARI or env in gymnasium.registry)):
         return "inprocess"
     if family is ATARI:
         # Four games of Pong on 2 busy cores: 1,628 steps/s in ale-py's pool, 1,384 in EnvPool, 1,210 as single games.
@@ -200,22 +206,27 @@ def make_environments(
     max_episode_steps: int | None = None,
     action_mask: str = "auto",
     atari: AtariOptions | None = None,
+    wrapping: Wrapping | None = None,
 ) -> Environments:
     """Make N environments of a pool; `vector` is "auto" or one of `Vector`."""
-    kwargs = dict(env_kwargs or {})
+    kwargs, wrapping = dict(env_kwargs or {}), wrapping or Wrapping()
     family = check_env(env, vector)
     if max_episode_steps is not None and "max_episode_steps" in kwargs and family is not CUSTOM:
         raise ProxRLError("--max-episode-steps and --env-kwargs both set the time limit; use one of them")
     if isinstance(env, GivenEnv):
         vector = "native" if env.vectorized else vector if vector == "workers" else "inprocess"
     if vector == "auto":
-        vector = choose_vector(env, num_envs, family, kwargs)
+        vector = choose_vector(env, num_envs, family, kwargs, wrapping.is_needed)
+    if wrapping.is_needed and vector in ("envpool", "native"):
+        only = isinstance(env, str) and family is not ATARI and ":" not in env and env not in gymnasium.registry
+        advice = f"leave it out, since {env} exists only in EnvPool" if only else "use --vector inprocess or workers"
+        raise ProxRLError(f"{wrapping.flag} needs environments that are made one by one; {advice}")
     if family is ATARI and isinstance(env, str):
         if action_mask not in ("auto", "off"):
             raise ProxRLError(f"--action-mask {action_mask}: Atari games have no action masks; leave it out")
         if kwargs:
             raise ProxRLError("--env-kwargs are not for Atari games, whose options are flags (see proxrl train --help)")
-        return _make_atari(env, num_envs, vector, num_workers, first_env, atari or AtariOptions())
+        return _make_atari(env, num_envs, vector, num_workers, first_env, atari or AtariOptions(), wrapping)
     if isinstance(env, str) and vector != "envpool" and env not in gymnasium.registry and ":" not in env:
         raise ProxRLError(f"{env} exists only in EnvPool; use --vector envpool")
     if vector in ("envpool", "native") and action_mask not in ("auto", "off"):
@@ -237,7 +248,7 @@ def make_environments(
         case "workers" | "inprocess":
             # The spec instead of the id, since worker processes do not know ids that only this process registered.
             source = gymnasium.registry.get(env, env) if isinstance(env, str) else env
-            makers = [functools.partial(make_env, source, kwargs, max_episode_steps, action_mask)] * num_envs
+            makers = [functools.partial(make_env, source, kwargs, max_episode_steps, action_mask, wrapping)] * num_envs
             if vector == "workers":
                 return WorkerEnvs(makers, first_env, num_workers)
             return InProcessEnvs(makers, first_env)
@@ -246,7 +257,13 @@ def make_environments(
 
 
 def _make_atari(
-    env: str, num_envs: int, vector: str, num_workers: int | None, first_env: int, options: AtariOptions
+    env: str,
+    num_envs: int,
+    vector: str,
+    num_workers: int | None,
+    first_env: int,
+    options: AtariOptions,
+    wrapping: Wrapping,
 ) -> Environments:
     rom = rom_of(env) or ""  # never empty after `check_env`
     match vector:
@@ -254,10 +271,11 @@ def _make_atari(
             return AlePoolEnvs(rom, num_envs, options, first_env)
         case "envpool":
             return AtariEnvPool(envpool_task(rom), num_envs, options, first_env)
-    makers = [functools.partial(ClassicAtari, rom, options)] * num_envs
-    if vector == "workers":
-        return WorkerEnvs(makers, first_env, num_workers, frame_stack=options.frame_stack)
-    return InProcessEnvs(makers, first_env, options.frame_stack)
+    makers = [functools.partial(make_game, rom, options, wrapping)] * num_envs
+    pool: Environments = WorkerEnvs(makers, first_env, num_workers) if vector == "workers" else InProcessEnvs(makers, first_env)
+    # A wrapper may have changed what an observation is.
+    pool.frame_stack = options.frame_stack if pool.observation_space == options.observation_space else 1
+    return pool
 
 
 def _is_retired(env: str) -> bool:

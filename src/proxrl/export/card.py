@@ -13,6 +13,7 @@ from proxrl import __version__
 from proxrl.build import atari_options
 from proxrl.config import Config
 from proxrl.config.parse import toml_value
+from proxrl.config.wrappers import parse_wrappers
 from proxrl.envs.envpool import task_name
 from proxrl.envs.masks import MASK
 from proxrl.envs.registry import ATARI, DM, find_family
@@ -151,24 +152,47 @@ def _example(one: Input) -> str:
 
 
 def observation_preparation(config: Config) -> dict[str, Any]:
-    """Return the settings of what is done to observations before they are inputs of the file; empty for most families."""
+    """Return the settings of what is done to observations before they are inputs of the file; empty for most runs."""
+    names = ("action_repeat", "wrapper", "frame_stack")
+    given = {name: getattr(config, name) for name in names if getattr(config, name) not in (None, 1)}
     if ":" in config.env:  # a custom environment, which may not be importable here
-        return {}
+        return given
     family = find_family(config.env)
     if family is ATARI:
         options = dataclasses.asdict(atari_options(config))
-        return {name: value for name, value in options.items() if name not in ("sign_rewards", "max_episode_steps")}
-    return {"flatten": "in the order of the keys"} if family is DM else {}
+        return {name: value for name, value in options.items() if name not in ("sign_rewards", "max_episode_steps")} | given
+    return ({"flatten": "in the order of the keys"} if family is DM else {}) | given
 
 
 def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
-    if not preparation:
-        return []
-    if "flatten" in preparation:
-        return [
-            f"The observation is one float32 vector: the entries of the Dict observation of EnvPool's {_code(task_name(env))},"
-            " flattened and concatenated in the order of their keys."
-        ]
+    if "screen_size" in preparation:
+        return [*_atari_preparation(preparation), *_wrapping(preparation)]
+    flat = [
+        f"The observation is one float32 vector: the entries of the Dict observation of EnvPool's {_code(task_name(env))},"
+        " flattened and concatenated in the order of their keys."
+    ]
+    stack = preparation.get("frame_stack")
+    stacked = [
+        f"The input is a stack of the environment's last {stack} observations, the oldest first; at the start of an episode, the"
+        f" first observation is repeated {stack} times. Vectors are concatenated; arrays that are not images are flattened first."
+        " Images are stacked along their channels, with the channels as the first axis: [channels, height, width]. Entries that"
+        " are not of a Box, and action masks, are those of the newest observation."
+    ]
+    return [*flat * ("flatten" in preparation), *_wrapping(preparation), *stacked * (stack is not None)]
+
+
+def _wrapping(preparation: Mapping[str, Any]) -> list[str]:
+    repeat, calls = preparation.get("action_repeat"), parse_wrappers(preparation.get("wrapper", ()))
+    repeated = [f"Each action is repeated for {repeat} steps of the environment, or until the episode ends."]
+    names = [f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.kwargs.items())})" for call in calls]
+    wrapped = [
+        f"The environment has these wrappers, the innermost first: {', '.join(map(_code, names))}. Observations must be as they"
+        " change them, and actions pass through them."
+    ]
+    return repeated * (repeat is not None) + wrapped * bool(calls)
+
+
+def _atari_preparation(preparation: Mapping[str, Any]) -> list[str]:
     return [
         "The observation is a stack of the last `frame_stack` preprocessed frames, the newest last, with zeros before the first"
         " one of a game. Each action is repeated for `frame_skip` frames. A preprocessed frame is the pixelwise maximum of the"

@@ -254,7 +254,7 @@ def checkpoint_scores(folder: RunFolder, agent: Agent, checkpoint: str, episodes
     if episodes == 0:
         return {}
     try:
-        scores = evaluate_and_save(folder.path, episodes, checkpoint=checkpoint, agent=agent)
+        scores = evaluate_and_save(folder, agent, episodes, checkpoint=checkpoint)
     except ProxRLError as error:
         raise ProxRLError(f"nothing was written, because the evaluation failed: {error}; --episodes 0 skips it") from error
     return {kind: score.summary() for kind, score in scores.items()}

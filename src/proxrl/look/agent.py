@@ -21,8 +21,10 @@ from proxrl.envs.buffers import stored_dtype
 from proxrl.envs.mask_wrapper import split_mask
 from proxrl.envs.masks import MASK, flatten_mask
 from proxrl.envs.spaces import Masked, map_observation, space_from_json, space_tree, wrong_values
+from proxrl.envs.stacking import stack_size
 from proxrl.errors import ProxRLError
 from proxrl.look.action_distribution import ActionDistribution, count_rows
+from proxrl.look.agent_frames import AgentFrames
 from proxrl.policy.distributions import Distribution
 from proxrl.policy.heads import env_actions
 from proxrl.policy.memory import State
@@ -52,19 +54,22 @@ class Agent:
         self.compute = build_compute(config, self.policy, FlatParameters(self.policy.groups()))
         self.rng = generator(config.seed, Purpose.EVALUATION)
         self.untrusted: dict[str, Any] = {}  # settings of somebody else's run that name code, which must not be imported
+        self.frames = AgentFrames(stack_size(config.env, config.frame_stack))
         self.reset()
 
     def reset(self) -> None:
         """Start a new episode: the next observation is its first."""
         self.starts = True
+        self.frames.reset()
         self.state = self.compute.initial_state(1)
 
     def act(self, obs: Tree, deterministic: bool = True, mask: Any = None) -> Tree:
         """Return the action for an observation, or one per row of a batch: the distribution's mode, or a sample.
 
-        Agents that were trained with action masks need `mask`, the environment's `info["action_mask"]`.
+        Agents that were trained with action masks need `mask`, the environment's `info["action_mask"]`. Agents that were trained
+        with --frame-stack take stacks, or the environment's observations one after the other and `reset` between episodes.
         """
-        rows, single = self._rows(obs, mask)
+        rows, single = self._rows(obs, mask, advance=True)
         count = count_rows(rows)
         state, starts = self._memory(count)
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
@@ -78,7 +83,7 @@ class Agent:
         """Return the value of an observation, a number, or those of a batch [N]: the discounted sum of future rewards that the
         critic expects, in the scale of training (after `reward_scale` and `normalize_rewards`).
 
-        Like `distribution` and `log_prob`, it leaves the memory that `act` keeps as it is.
+        Like `distribution` and `log_prob`, it leaves the memory and the stack of observations that `act` keeps as they are.
         """
         _, value, single = self._outputs(*self._rows(obs, None, needs_mask=False))
         values = value.cpu().numpy()
@@ -117,14 +122,14 @@ class Agent:
             distribution, value, _ = self.policy(tree_map(tensor, rows), state, tensor(starts))
         return distribution, value.float(), single
 
-    def _rows(self, obs: Tree, mask: Any, needs_mask: bool = True) -> tuple[Tree, bool]:
+    def _rows(self, obs: Tree, mask: Any, needs_mask: bool = True, advance: bool = False) -> tuple[Tree, bool]:
         """Return the observation as rows for the policy, and whether it was a single one, as its shape shows.
 
-        Values do not depend on masks: for them, everything is allowed.
+        Values do not depend on masks: for them, everything is allowed. `advance` if the next observation follows this one.
         """
         space = self.observation_space
         if not isinstance(space, Masked):
-            return _in_rows(space, self._filled(space, obs))
+            return _in_rows(space, self._filled(space, self.frames.stacked(space, obs, advance)))
         key = MASK if self.config.action_mask in ("auto", "info", "off") else self.config.action_mask
         if mask is None and isinstance(obs, dict) and key in obs:
             # If only the actor's keys are there, they stay a dict even if there is just one: those of the critic may be missing.
@@ -132,6 +137,7 @@ class Agent:
             obs, mask = (rest, obs[key]) if set(rest) == set(self.config.actor_keys or ()) else split_mask(obs, key)
         if mask is None and needs_mask:
             raise ProxRLError('this agent was trained with action masks: call act(obs, mask=info["action_mask"])')
+        obs = self.frames.stacked(space["observation"], obs, advance)
         rows, single = _in_rows(space["observation"], self._filled(space["observation"], obs))
         if not needs_mask:
             return {"observation": rows, MASK: np.ones((count_rows(rows), space.choices), np.int8)}, single

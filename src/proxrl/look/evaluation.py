@@ -14,16 +14,16 @@ from proxrl.config.code import ENVIRONMENT_SETTINGS, refusal
 from proxrl.engine.api import Compute
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
-from proxrl.envs.given import INSTANCE, GivenEnv, as_maker, made_first
+from proxrl.envs.given import INSTANCE, EnvSource, GivenEnv, as_maker, made_first
 from proxrl.envs.registry import check_env
 from proxrl.envs.spaces import space_difference
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.log.bar import episodes_bar
 from proxrl.look.agent import Agent, load
+from proxrl.look.eval_env import OWN_ENV, EvalEnv, check_fits
 from proxrl.policy.policy import Policy
 from proxrl.runs.evaluations import Scores, ScoresByKind, save_evaluation
-from proxrl.runs.folder import RUNS_DIR
-from proxrl.runs.lookup import find_run
+from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.types import Episode, Step
 
 # Noise is drawn ahead, for this many steps at a time.
@@ -103,13 +103,19 @@ def run_episodes(
 
 
 def evaluate_agent(
-    agent: Agent, env: Any, episodes: int, seed: int, deterministic: bool, watch: EpisodeWatcher = do_nothing
+    agent: Agent,
+    eval_env: EvalEnv,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    watch: EpisodeWatcher = do_nothing,
 ) -> Scores:
-    """Play episodes of an agent in environments of its run, divided equally among them."""
-    environments = build_evaluation(agent.config, env, episodes)
+    """Play episodes of an agent in environments of its run, or in others, divided equally among them."""
+    config = eval_env.config(agent.config)
+    environments = build_evaluation(config, eval_env.env or config.env, episodes)
     try:
-        check_agent_spaces(environments, agent)
-        with arithmetic(agent.config, agent.policy):
+        check_fits(environments, agent, eval_env.label(agent.config))
+        with arithmetic(config, agent.policy):
             quotas = divided(episodes, environments.num_envs)
             return run_episodes(environments, agent.compute, agent.policy, quotas, seed, deterministic, watch=watch)
     finally:
@@ -139,7 +145,8 @@ def evaluate(
     episodes: int = 20,
     seed: int | None = None,
     checkpoint: str = "latest",
-    env: Any = None,
+    env: EnvSource | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     device: str | None = None,
     runs_dir: str | Path = RUNS_DIR,
     trust: bool = False,
@@ -147,16 +154,18 @@ def evaluate(
 ) -> ScoresByKind:
     """Return the deterministic and stochastic scores of a run.
 
-    `env` is for runs whose environment was a Python callable or an instance: either of them. `trust` allows a run that somebody
-    else has made to import the code that its settings name. `watch` is called after every step.
+    `env` is another environment than the run's, as `train` takes it, or the callable or instance with which the run was trained.
+    `env_kwargs` are its arguments; without `env`, they change those of the run. `trust` allows a run that somebody else has made
+    to import the code that its settings name. `watch` is called after every step.
     """
     check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir, trust)
-    env = env_of(agent, env, "evaluate")
+    maker = env_of(agent, env, "evaluate")
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
+    eval_env = EvalEnv(None if env is None else maker, env_kwargs)
     return ScoresByKind(
-        (name, evaluate_agent(agent, env, episodes, seed, deterministic, watch))
+        (name, evaluate_agent(agent, eval_env, episodes, seed, deterministic, watch))
         for name, deterministic in (("deterministic", True), ("stochastic", False))
     )
 
@@ -193,26 +202,23 @@ def check_request(episodes: int | None, seed: int | None) -> None:
 
 
 def evaluate_and_save(
-    run: str | Path,
+    folder: RunFolder,
+    agent: Agent,
     episodes: int = 20,
     seed: int | None = None,
     checkpoint: str = "latest",
-    device: str | None = None,
-    agent: Agent | None = None,
-    runs_dir: str | Path = RUNS_DIR,
-    trust: bool = False,
+    eval_env: EvalEnv = OWN_ENV,
 ) -> ScoresByKind:
-    """Evaluate a run, and save the scores in the run folder, where reports and model cards find them.
+    """Evaluate the agent of a checkpoint, and save the scores in the run folder, where reports and model cards find them.
 
-    `agent` is the agent of that checkpoint, if it is loaded already.
+    Scores in another environment than the run's are saved under its name.
     """
-    check_request(episodes, seed)
-    folder = find_run(run, runs_dir)
-    agent = agent or load(folder.path, checkpoint, device, trust=trust)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     with episodes_bar(f"Evaluating {folder.path}", 2 * episodes) as watch:
-        scores = evaluate(agent, episodes=episodes, seed=seed, watch=watch)
+        env, env_kwargs = eval_env
+        scores = evaluate(agent, episodes=episodes, seed=seed, env=env, env_kwargs=env_kwargs, watch=watch)
+    name = checkpoint if eval_env.is_own else f"{checkpoint} in {eval_env.label(agent.config)}"
     with contextlib.suppress(ProxRLError):  # the folder may belong to another user
-        save_evaluation(folder, checkpoint, agent.step, seed, {kind: score.summary() for kind, score in scores.items()})
+        save_evaluation(folder, name, agent.step, seed, {kind: score.summary() for kind, score in scores.items()})
     return scores

@@ -16,13 +16,15 @@ import gymnasium
 from proxrl.build import atari_options
 from proxrl.common.video import Frame
 from proxrl.config import Config
+from proxrl.config.wrappers import load_wrapping
 from proxrl.engine.api import Compute
 from proxrl.envs.api import Environments
-from proxrl.envs.atari import AtariEnvPool, ClassicAtari, envpool_task, rom_of
+from proxrl.envs.atari import AtariEnvPool, envpool_task, make_game, rom_of
 from proxrl.envs.envpool import EnvPoolEnvs, load_system_egl, task_name, task_packages
 from proxrl.envs.given import GivenEnv, takes
 from proxrl.envs.gymnasium import InProcessEnvs, find_callable, make_env
 from proxrl.envs.registry import ATARI, CUSTOM, ENVPOOL_DIFFERS, MUJOCO, OTHER, PROCGEN, EnvName, Family, check_env
+from proxrl.envs.stacking import stack_frames, stack_size
 from proxrl.envs.vector import make_vectorized
 from proxrl.errors import ProxRLError, one_line
 from proxrl.look.evaluation import act_steps
@@ -64,6 +66,9 @@ def open_rendered_env(config: Config, env: EnvName) -> RenderedEnv:
             rendered = _open_vectorized(config, env, frames)
         else:
             rendered = _open_single_env(config, env, frames, family)
+        rendered.environments = stack_frames(
+            rendered.environments, stack_size(config.env, config.frame_stack), config.image_channels
+        )
         try:
             rendered.environments.reset(0)
             frames.check()
@@ -92,10 +97,11 @@ def _open_single_env(config: Config, env: EnvName, frames: RenderedFrames, famil
     if "mujoco" in sys.modules and not choose_mujoco_gl() and family is MUJOCO:
         single.close()
         raise ProxRLError(f"{config.env} can't be rendered: MuJoCo finds no OpenGL that works without a display; {APT_LINE}")
-    fps = ATARI_FPS / config.frame_skip if family is ATARI else _valid_fps(single.metadata.get("render_fps"))
-    max_steps = config.max_episode_steps or getattr(single.spec, "max_episode_steps", None)
-    stack = config.frame_stack if family is ATARI else 1
-    environments = InProcessEnvs([lambda: RenderingWrapper(single, frames)], frame_stack=stack)
+    repeat = config.action_repeat or 1  # one frame is shown for each step of the agent
+    fps = ATARI_FPS / config.frame_skip if family is ATARI else _valid_fps(single.metadata.get("render_fps")) / repeat
+    own_limit = getattr(single.spec, "max_episode_steps", None)
+    max_steps = config.max_episode_steps or (None if own_limit is None else -(-own_limit // repeat))
+    environments = InProcessEnvs([lambda: RenderingWrapper(single, frames)])
     return RenderedEnv(environments, frames, fps, max_steps)
 
 
@@ -133,12 +139,12 @@ def _atari_game(config: Config, env: EnvName) -> gymnasium.Env:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner in the output of a command
     # Unclipped rewards, so that the return so far is the score on the screen.
     options = dataclasses.replace(atari_options(config), sign_rewards=False)
-    return ClassicAtari(rom_of(str(env)) or "", options, RGB_ARRAY)
+    return make_game(rom_of(str(env)) or "", options, load_wrapping(config), RGB_ARRAY)
 
 
 def _single_env(config: Config, env: EnvName) -> gymnasium.Env:
     """Create an environment with render_mode 'rgb_array', or without the argument if its constructor does not take it."""
-    kwargs, options = dict(config.env_kwargs), (config.max_episode_steps, config.action_mask)
+    kwargs, options = dict(config.env_kwargs), (config.max_episode_steps, config.action_mask, load_wrapping(config))
     source: Any = gymnasium.registry.get(env, env) if isinstance(env, str) else env
     if isinstance(source, str) and ":" in source:
         source = find_callable(source) or source

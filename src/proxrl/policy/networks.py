@@ -24,9 +24,10 @@ from proxrl.config import Config, flag
 from proxrl.config.plugins import build_plugin
 from proxrl.envs.masks import Guard
 from proxrl.envs.spaces import is_image, space_tree
+from proxrl.envs.stacking import stack_size
 from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
-from proxrl.policy.image_encoders import IMAGE_ENCODERS, ImageEncoder, Mixed, default_encoder, has_image
+from proxrl.policy.image_encoders import IMAGE_ENCODERS, Channels, ImageEncoder, Mixed, default_encoder, has_image
 from proxrl.policy.make_head import make_head
 from proxrl.policy.memory import NoMemory
 from proxrl.policy.policy import Policy
@@ -109,15 +110,17 @@ def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int
     if config.encoder not in (None, MLP_NAME, *IMAGE_ENCODERS):
         known = ", ".join((MLP_NAME, *IMAGE_ENCODERS))
         raise ProxRLError(f"--encoder {config.encoder}: there is no such encoder; use {known}, or yours as module:callable")
+    # Stacking puts the channels first, whichever axis of a single image holds them.
+    channels: Channels = "first" if stack_size(config.env, config.frame_stack) > 1 else config.image_channels
     encoder: MLP | ImageEncoder | Mixed
     if config.encoder == MLP_NAME or not has_image(space):
         if config.encoder in IMAGE_ENCODERS:
             raise ProxRLError(f"--encoder {config.encoder} is for images, but the observation space is {space}; leave it out")
         encoder = MLP(space, config.hidden_sizes, config.activation)
     elif is_image(space):
-        encoder = IMAGE_ENCODERS[config.encoder or default_encoder(space, config.image_channels)](space, config.image_channels)
+        encoder = IMAGE_ENCODERS[config.encoder or default_encoder(space, channels)](space, channels)
     else:
-        encoder = Mixed(space, config.encoder, config.hidden_sizes, config.activation, config.image_channels)
+        encoder = Mixed(space, config.encoder, config.hidden_sizes, config.activation, channels)
     return encoder, encoder.output_size
 
 

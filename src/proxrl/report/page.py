@@ -64,7 +64,7 @@ def evaluate_latest(folder: RunFolder, episodes: int, trust: bool = False) -> di
         print(printable(f"Evaluating {folder.path} (--episodes 0 skips this)"), file=sys.stderr, flush=True)
     try:
         agent = load(folder.path, trust=trust)
-        scores = evaluate_and_save(folder.path, episodes=episodes, agent=agent)
+        scores = evaluate_and_save(folder, agent, episodes)
     except Exception as error:  # an environment may raise anything, and the rest of the page is still useful
         problem = " ".join(describe(error).split())
         print(printable(f"proxrl: {folder.path} is not evaluated: {problem}"), file=sys.stderr)

@@ -1,0 +1,53 @@
+"""The environment of an evaluation, if it is not that of training: the settings that make it, and whether the policy fits."""
+
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from proxrl.config import Config
+from proxrl.config.config import env_label
+from proxrl.config.resolve import EnvLike, callable_name
+from proxrl.envs.api import Environments
+from proxrl.envs.spaces import HasSpaces, space_difference
+from proxrl.errors import ProxRLError
+
+
+class EvalEnv(NamedTuple):
+    """What --eval-env and --eval-env-kwargs give; both None for the environment of training."""
+
+    env: EnvLike | None = None  # None: that of training
+    kwargs: dict[str, Any] | None = None  # None: those of training if `env` is that of training or a callable, otherwise none
+
+    @property
+    def is_own(self) -> bool:
+        """Whether evaluations are in the environment of training."""
+        return self.env is None and not self.kwargs
+
+    def config(self, run: Config) -> Config:
+        """Return the settings of a run with its environment replaced by this one, which has the same wrappers and stacks."""
+        if self.is_own:
+            return run
+        name = run.env if self.env is None else self.env if isinstance(self.env, str) else callable_name(self.env)
+        kwargs = dict(self.kwargs or {})
+        if self.env is None or (self.kwargs is None and (callable(self.env) or name == run.env)):
+            kwargs = run.env_kwargs | kwargs
+        # One custom environment may replace another. Otherwise, another environment may not exist where the run's own does, but
+        # if that one is slow, this one may be too.
+        workers = run.vector == "workers" and (":" in name or name in gymnasium.registry)
+        kept = workers or (":" in run.env and ":" in name)
+        return run.replace(env=name, env_kwargs=kwargs, vector=run.vector if kept else "auto")
+
+    def label(self, run: Config) -> str:
+        """Return the name of the environment with its arguments."""
+        config = self.config(run)
+        return env_label(config.env, config.env_kwargs)
+
+
+OWN_ENV = EvalEnv()
+
+
+def check_fits(environments: Environments, trained: HasSpaces, label: str) -> None:
+    """Raise a `ProxRLError` if a policy trained in `trained` does not fit the environments of an evaluation."""
+    difference = space_difference(environments, trained.observation_space, trained.action_space)
+    if difference:
+        raise ProxRLError(f"the policy can't be evaluated in {label}: {difference}")
