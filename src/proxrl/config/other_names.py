@@ -128,6 +128,8 @@ OTHER_NAMES = {
     "n_eval_episodes": OtherName((SB3,), "eval_episodes"),
     "save_freq": OtherName((SB3, ZOO), "save_every", _EVERY),
     "save_frequency": OtherName((RL_GAMES,), "save_every", "it counts steps instead of epochs"),
+    "score_to_win": OtherName((RL_GAMES,), "stop_at"),
+    "reward_threshold": OtherName((SB3,), "stop_at"),
     "save_model": OtherName((CLEANRL,), None, "checkpoints are always saved; leave it out"),
     "cuda": OtherName((CLEANRL,), "device", "True is cuda, False is cpu"),
     "num_threads": OtherName((ZOO,), "threads"),
