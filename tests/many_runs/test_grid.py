@@ -154,3 +154,15 @@ def test_jobs_overrides_the_number_of_runs_at_a_time() -> None:
     assert [room.has_room("a", ["a"] * running) for running in range(4)] == [True, True, True, False]
     assert [room.cores_per_run(runs) for runs in (9, 2, 1)] == [2, 4, 8]
     assert Room(4, cores=2).cores_per_run(4) == 1
+
+
+def test_output_is_not_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs/CartPole-v1/ppo"
+    folder.mkdir(parents=True)
+    (folder / "seed2.log").symlink_to(tmp_path / "precious")
+    assert main(["train", "CartPole-v1", "--seeds", "1", "2"]) == 2
+    assert "seed2.log is a link" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["seed2.log"]

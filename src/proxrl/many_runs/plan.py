@@ -1,5 +1,6 @@
 """Which runs a command stands for: all settings are resolved and checked before the first run starts."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,15 +120,18 @@ def plan_run(config: Config, label: str, runs_dir: Path, clobber: bool) -> Plann
     folder = RunFolder(run_folder(runs_dir, config.env, config.name, config.seed))
     if folder.is_locked():
         raise ProxRLError(f"another process is training in {folder.path}; wait for it, or use another --name")
+    new = PlannedRun(config, folder, label, finished=False, step=0)
+    if new.log.is_symlink():  # in a folder of somebody else it could lead to any file of this user
+        raise ProxRLError(f"{new.log} is a link, but output is written to it; delete it, or use another --name")
     if clobber or folder.latest_checkpoint() is None:
-        return PlannedRun(config, folder, label, finished=False, step=0)
+        return new
     try:
-        check_resumable(folder.unchecked_config(), config)
+        check_resumable(folder.unchecked_config(), config, folder.config_path)
     except ProxRLError as error:
         raise ProxRLError(f"{folder.path}: {error}") from error
     step, rules = folder.checkpoint_step() or 0, StopRules.restored(folder.checkpoint_state().get("stop_rules", {}))
     finished = step >= config.planned_steps or rules.reason(config) is not None
-    return PlannedRun(config, folder, label, finished, step)
+    return dataclasses.replace(new, finished=finished, step=step)
 
 
 def swept_sources(points: Sequence[Point], seeds: Sequence[int], several_seeds: bool) -> dict[str, str]:
