@@ -98,6 +98,7 @@ def test_wrappers_need_single_environments() -> None:
 
 
 def test_vectorized_environments_are_stacked_but_not_wrapped() -> None:
+    assert pool_of(Ticker, frame_stack=2).probe(lambda env: type(env)) is Ticker  # for the checks before training
     made = partial(gymnasium.vector.SyncVectorEnv, [Ticker] * 2)
     made.__module__, made.__qualname__ = "tests", "made"  # type: ignore[attr-defined]
     run = proxrl.train(made, **TINY, frame_stack=3, name="vectorized").path

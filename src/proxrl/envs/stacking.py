@@ -106,6 +106,7 @@ class StackedEnvs:
         self.num_envs, self.autoreset, self.action_space = pool.num_envs, pool.autoreset, pool.action_space
         self.observation_space = stacked_space(pool.observation_space, stack, image_channels)
         self.episode_counts, self.close = pool.episode_counts, pool.close
+        self.probe = getattr(pool, "probe", None)  # only some pools have it: for the checks before training
 
         def leaf_stack(leaf: gymnasium.Space) -> LeafStack | Newest:
             return LeafStack(leaf, pool.num_envs, stack, image_channels) if isinstance(leaf, spaces.Box) else Newest()
