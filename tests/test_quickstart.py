@@ -46,7 +46,7 @@ def test_the_ten_commands_train_and_export_an_agent(checkout: Path, screen: Scre
     )
     assert done.returncode == 0, done.stderr
     assert "Done at step" in done.stdout
-    assert re.search(r"^CartPole-v1 +ppo +1 +20,480 .*finished", done.stdout, re.M)
+    assert re.search(r"^CartPole-v1 +ppo +1 +20,224 .*finished", done.stdout, re.M)
     assert re.search(r"^deterministic +return \d", done.stdout, re.M)
     run = checkout / "runs/CartPole-v1/ppo/seed1"
     assert (run / "evaluations.json").exists()

@@ -624,7 +624,7 @@ def test_a_sound_environment_prints_a_summary(capsys: pytest.CaptureFixture[str]
     assert lines[0] == "CartPole-v1: nothing found"
     assert [line.split("  ")[2] for line in lines[1:]] == ["observations", "actions", "random policy", "time", "proxrl train"]
     assert "episodes: 5" in lines[3]
-    assert lines[-1].endswith("preset classic, 4 environments, --vector inprocess")
+    assert lines[-1].endswith("preset classic, 8 environments, --vector inprocess")
 
 
 @pytest.mark.parametrize(
