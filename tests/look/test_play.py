@@ -15,6 +15,7 @@ from proxrl.errors import ProxRLError
 from proxrl.look.agent import load
 from proxrl.look.opengl import has_display
 from proxrl.look.recording import agent_steps, limit_steps, open_agent_env
+from proxrl.look.window import KEYS
 from screens import Screen
 from videos import SMALL, train
 
@@ -48,13 +49,27 @@ def test_the_window_shows_the_episode_and_escape_closes_it(cartpole: Path, scree
         assert re.fullmatch(r"CartPole-v1  episode \d+  step \d+  return \d+\.00", title), title
         geometry = dict(line.split("=") for line in screen.xdotool("getwindowgeometry", "--shell", window).splitlines())
         left, top, width, height = (int(geometry[name]) for name in ("X", "Y", "WIDTH", "HEIGHT"))
-        assert (width, height) == (600, 400)
+        assert (width, height) == (600, 424)  # with a line of text
 
         def shown() -> bool:
-            pixels = screen.pixels()[top : top + height, left : left + width]
+            pixels = screen.pixels()[top : top + 400, left : left + width]
             return any(np.array_equal(pixels, frame) for frame in frames)
 
         wait_for(shown)  # the screen may be read while it is being drawn
+        assert (screen.pixels()[top + 400 : top + height, left : left + width] > 128).any()  # the text
+        screen.xdotool("windowfocus", "--sync", window, "key", "space")
+        wait_for(lambda: title_of(screen, window).endswith("paused"))
+        paused = title_of(screen, window)
+
+        def stepped() -> bool:
+            screen.xdotool("key", "n")  # one frame; the first step of an episode has two
+            return title_of(screen, window) != paused
+
+        wait_for(stepped)
+        assert title_of(screen, window).endswith("paused")
+        screen.xdotool("key", "plus", "key", "plus", "key", "plus", "key", "plus", "key", "plus")
+        screen.xdotool("key", "space")  # now 32 steps a second
+        wait_for(lambda: "episode 2" in title_of(screen, window))
         screen.xdotool("windowfocus", "--sync", window, "key", "Escape")
         _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
@@ -63,12 +78,17 @@ def test_the_window_shows_the_episode_and_escape_closes_it(cartpole: Path, scree
         process.communicate()
 
 
+def title_of(screen: Screen, window: str) -> str:
+    return screen.xdotool("getwindowname", window)
+
+
 def test_play_prints_the_returns_of_its_episodes(cartpole: Path, screen: Screen, tmp_path: Path) -> None:
     arguments = ("play", str(cartpole), "--episodes", "2", "--seed", "4", "--fps", "500", "--deterministic")
     done = run_command(*arguments, cwd=tmp_path, **screen.environment)
     scores = proxrl.record(cartpole, episodes=2, seed=4, deterministic=True)
+    playing = f"Playing most likely actions (without --deterministic they are sampled); {KEYS}"
     expected = [f"episode {n + 1}: return {scores.returns[n]:.2f}, {scores.lengths[n]} steps" for n in range(2)]
-    assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", expected)
+    assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", [playing, *expected])
 
 
 def test_without_a_display_the_error_names_proxrl_record(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

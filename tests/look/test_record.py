@@ -188,7 +188,7 @@ def test_dm_control(runs: Runs, tmp_path: Path) -> None:
     done = run_command("record", str(run), "--max-steps", "10", "--out", "cheetah.mp4", cwd=tmp_path, DISPLAY="")
     if "sudo apt install libegl1" in done.stderr or "failed to initialize EGL" in done.stderr:
         pytest.skip(done.stderr)
-    assert done.stdout.splitlines()[-1] == "Wrote cheetah.mp4 (11 frames, cut off by --max-steps)"
+    assert done.stdout.splitlines()[-1] == "Wrote cheetah.mp4 (11 frames, sampled actions, cut off by --max-steps)"
     video = decode(tmp_path / "cheetah.mp4")
     assert video.frames.shape == (11, 480, 480, 3)
     assert_moving_frames(video.frames)
@@ -488,5 +488,5 @@ def test_the_command_prints_returns_and_the_path_of_the_video(runs: Runs, tmp_pa
         for number, (total, length) in enumerate(zip(expected.returns, expected.lengths, strict=True), 1)
     ]
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [*lines, f"Wrote two.mp4 ({expected.frames} frames)"]
+    assert done.stdout.splitlines() == [*lines, f"Wrote two.mp4 ({expected.frames} frames, sampled actions)"]
     assert len(decode(tmp_path / "two.mp4").frames) == expected.frames

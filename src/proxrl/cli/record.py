@@ -29,11 +29,11 @@ def add_arguments(parser: Parser) -> None:
 def run(options: dict[str, Any]) -> int:
     note_sudden_end(options["run"], options["runs_dir"])
     with without_garbage_collection():
-        from proxrl.look.recording import RecordingProgress, record
+        from proxrl.look.recording import RecordingProgress, actions_of, record
 
     options.pop("debug")
     with RecordingProgress(options["episodes"], options["max_steps"]) as progress:
         recording = record(**options, watch=progress.watch)
     cut = "" if len(recording.returns) == options["episodes"] else ", cut off by --max-steps"
-    print(f"Wrote {recording.path} ({recording.frames:,} frames{cut})")
+    print(f"Wrote {recording.path} ({recording.frames:,} frames, {actions_of(options['deterministic'])}{cut})")
     return 0

@@ -105,6 +105,11 @@ def open_agent_env(agent: Agent, env: Any, call: str) -> Iterator[RenderedEnv]:
         rendered.environments.close()
 
 
+def actions_of(deterministic: bool) -> str:
+    """Return how actions are taken, for people."""
+    return "most likely actions" if deterministic else "sampled actions"
+
+
 def agent_steps(rendered: RenderedEnv, agent: Agent, seed: int | None, deterministic: bool) -> Iterator[RenderedStep]:
     seed = integer_seed(agent.config.seed, Purpose.EVALUATION) if seed is None else seed
     return rendered_steps(rendered, agent.compute, agent.policy, seed, deterministic)
