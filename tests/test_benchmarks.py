@@ -1,8 +1,10 @@
 """The benchmarks still run on today's code. Their numbers are not tested."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -70,3 +72,35 @@ def test_ranks_runs_with_one_rank() -> None:
     assert measured["speed"] > 0
     assert 0 <= measured["waiting"] < 1
     assert measured["messages"] > 0
+
+
+def test_solved_follows_the_mean_of_the_last_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Dataclasses look their module up by name.
+    spec = importlib.util.spec_from_file_location("benchmark_solved", FOLDER / "solved.py")
+    assert spec is not None
+    assert spec.loader is not None
+    solved = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "benchmark_solved", solved)
+    spec.loader.exec_module(solved)
+    task = solved.Task(threshold=10.0, random=0.0, window=2, capped_at=300)
+
+    def follow(returns: list[list[float]], until_solved: bool = False) -> tuple[bool, dict[str, Any]]:
+        watch = solved.Watch(task, until_solved)
+        watch.begin()
+        go_on = [watch.add(100 * (index + 1), part) for index, part in enumerate(returns)]
+        return go_on[-1], watch.result(100 * len(returns))
+
+    go_on, result = follow([[20.0], [20.0, 1.0], [20.0, 1.0, 19.0], [1.0, 19.0]])  # one episode is too few
+    assert (go_on, result["solved"]["step"], result["kept"], result["lowest_after"]) == (True, 200, True, 10.0)
+    go_on, result = follow([[10.0, 10.0], [10.0, 8.0]])
+    assert (result["final"], result["lowest_after"], result["kept"]) == (9.0, 9.0, False)  # 5% of the way from 0 may be lost
+    assert follow([[10.0, 10.0]], until_solved=True)[0] is False
+    go_on, result = follow([[1.0, 1.0]] * 3)
+    assert (go_on, result["solved"], result["kept"]) == (False, None, False)  # given up at 300 steps
+    one, two = ({**follow([[10.0, 10.0]] * count)[1], "settings": ""} for count in (1, 2))
+    failed = {**two, "solved": None, "kept": False}
+    row = solved.table({"CartPole-v1|preset|1": one, "CartPole-v1|preset|2": failed}).splitlines()[-1]
+    assert row.startswith("| CartPole-v1 | preset | 2 | 1 | 1 | inf | inf |")
+    assert solved.settings_of("CartPole-v1", "reference", {}) == solved.settings_of("CartPole-v1", "reference", {"seed": 1})
+    assert solved.settings_of("CartPole-v1", "preset", {}) != solved.settings_of("CartPole-v1", "reference", {})
+    assert solved.settings_of("Taxi-v4", "sb3", {}) is None

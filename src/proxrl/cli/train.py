@@ -85,7 +85,11 @@ def add_run_settings(parser: Parser) -> None:
     sources.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; the config.toml of a run repeats that run"
     )
-    sources.add_argument("--preset", metavar="NAME", help="preset to use instead of the family's: a name or a .toml file")
+    sources.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="preset instead of the family's: a name, reference (published values) or a .toml file",
+    )
     add_trust(sources)
 
 

@@ -40,7 +40,11 @@ def add_arguments(parser: Parser) -> None:
     study.add_argument(
         "--prune", action=argparse.BooleanOptionalAction, default=True, help="stop trials below the median early (default on)"
     )
-    study.add_argument("--preset", metavar="NAME", help="preset to use instead of the family's: a name or a .toml file")
+    study.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="preset instead of the family's: a name, reference (published values) or a .toml file",
+    )
     study.add_argument("--search", type=Path, metavar="FILE", help=".toml file whose table [search] changes what is varied")
     study.add_argument(
         "--study", default="tune", metavar="NAME", help="name of the study, kept in studies/<env>/<name> (default tune)"
