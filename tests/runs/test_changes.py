@@ -27,7 +27,7 @@ def train(total_steps: int, **settings: Any) -> Path:
 
 
 def test_a_changed_learning_rate_is_used_recorded_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    before = {"learning_rate": 1e-3, "anneal_learning_rate": False}
+    before = {"learning_rate": 1e-3, "anneal_learning_rate": False, "entropy_coef": 0.01}
     path = train(32, **before)
     with pytest.raises(ProxRLError, match=r"--learning-rate is 0.5, .* --allow-change learning_rate to change it from now on"):
         train(64, **{**before, "learning_rate": 0.5})

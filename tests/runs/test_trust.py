@@ -186,9 +186,9 @@ def test_preset_files_are_checked_too(entry: str) -> None:
 
 def test_resuming_compares_settings_without_importing_them(trained: Path) -> None:
     folder = foreign(trained, gamma="hostile:schedule")
-    with pytest.raises(ProxRLError, match=r"--gamma is 0.99, but this run was started with hostile:schedule"):
-        proxrl.train("CartPole-v1", **SMALL)
-    change(folder, gamma=0.99, callback="hostile:make")
+    with pytest.raises(ProxRLError, match=r"--gamma is 0.9, but this run was started with hostile:schedule"):
+        proxrl.train("CartPole-v1", gamma=0.9, **SMALL)
+    change(folder, gamma=RunFolder(trained).config().gamma, callback="hostile:make")
     with pytest.raises(ProxRLError, match="--callback is off"):
         proxrl.train("CartPole-v1", **SMALL)
     assert not ran()
