@@ -110,6 +110,9 @@ def test_a_run_of_others_runs_no_code(
     if settings in IN_THE_ENVIRONMENT:
         assert proxrl.load(folder).act([0, 0, 0, 0]) in (0, 1)  # which needs no environment
         assert proxrl.evaluate(folder, env=make_short_cartpole, episodes=2)["stochastic"].mean > 0
+        assert proxrl.evaluate(folder, env="CartPole-v1", episodes=2)["stochastic"].mean > 0
+        with pytest.raises(ProxRLError, match="--trust"):
+            proxrl.evaluate(folder, env=settings["env"], episodes=2)
     else:
         with pytest.raises(ProxRLError, match="--trust"):
             proxrl.load(folder)

@@ -176,7 +176,9 @@ def env_of(agent: Agent, given: Any, call: str) -> Any:
     Raises a ProxRLError if it can't be found, or if its code is somebody else's and not trusted. For a Python callable, the
     message names `call`, the function that takes it.
     """
-    needed = ENVIRONMENT_SETTINGS - (frozenset() if given is None else {"env", "env_kwargs"})
+    # The run's own environment by name has the run's arguments; another one, or a callable, is the user's choice.
+    own = given is None or given == agent.config.env
+    needed = ENVIRONMENT_SETTINGS - (frozenset() if own else {"env", "env_kwargs"})
     untrusted = {name: value for name, value in agent.untrusted.items() if name in needed}
     if untrusted:
         raise refusal("this run", untrusted)
