@@ -347,7 +347,8 @@ def settings_of(env: str, side: str, changes: dict[str, Any]) -> dict[str, Any] 
         print(f"{env}, {side}: {error}", file=sys.stderr)
         return None
     # Without defaults, so that a setting that is new since a result was measured does not make it look outdated.
-    changed = [spec.name for spec in dataclasses.fields(config) if getattr(config, spec.name) != spec.default]
+    names, default = [spec.name for spec in dataclasses.fields(config)], type(config)()
+    changed = [name for name in names if getattr(config, name) != getattr(default, name)]
     return {name: str(getattr(config, name)) for name in changed}
 
 
