@@ -14,6 +14,7 @@ from proxrl.build import build_environments
 from proxrl.cli import main
 from proxrl.common.tree import tree_map
 from proxrl.config import Config
+from proxrl.envs.given import GivenEnv
 from proxrl.errors import ProxRLError
 from proxrl.export.exporter import export_policy
 from proxrl.look.eval_env import EvalEnv
@@ -94,6 +95,7 @@ def test_where_another_environment_runs() -> None:
     assert EvalEnv("Hopper-v5").config(config) == config.replace(env="Hopper-v5", env_kwargs={}, vector="auto")
     assert EvalEnv(None, {"b": 2}).config(config).env_kwargs == {"a": 1, "b": 2}
     assert EvalEnv(Ticker).config(config).env_kwargs == {"a": 1}  # as `evaluate(run, env=callable)` always did
+    assert EvalEnv(GivenEnv(Ticker())).config(config).env_kwargs == {}  # it takes no arguments
     assert EvalEnv().config(config) is config
     workers = config.replace(vector="workers")
     assert [EvalEnv(env).config(workers).vector for env in ("Hopper-v5", Ticker, "CheetahRun-v1")] == [

@@ -109,7 +109,7 @@ def test_a_run_of_others_runs_no_code(
         export_policy(folder)
     if settings in IN_THE_ENVIRONMENT:
         assert proxrl.load(folder).act([0, 0, 0, 0]) in (0, 1)  # which needs no environment
-        assert proxrl.evaluate(folder, env=make_short_cartpole, episodes=2)["stochastic"].mean > 0
+        assert proxrl.evaluate(folder, env=make_short_cartpole, env_kwargs={}, episodes=2)["stochastic"].mean > 0
         assert proxrl.evaluate(folder, env="CartPole-v1", episodes=2)["stochastic"].mean > 0
         with pytest.raises(ProxRLError, match="--trust"):
             proxrl.evaluate(folder, env=settings["env"], episodes=2)
@@ -126,6 +126,32 @@ def test_a_run_of_others_runs_no_code(
     with pytest.raises(ProxRLError, match=r"config.toml .*--trust"):
         proxrl.train(config=folder / "config.toml", **SMALL)
     assert not ran()
+
+
+def test_environments_that_are_given_get_no_text_from_a_run_of_others(trained: Path) -> None:
+    """A callable may pass its arguments on to what imports or opens them."""
+    received: list[dict[str, Any]] = []
+
+    def make(**kwargs: Any) -> gymnasium.Env:
+        received.append(kwargs)
+        return make_short_cartpole()
+
+    folder = foreign(trained, env="hostile:make", env_kwargs={"command": "touch marker"})
+    for call in (proxrl.evaluate, proxrl.record):
+        with pytest.raises(ProxRLError, match=r"--env-kwargs .*--trust"):
+            call(folder, env=make, episodes=1)
+    assert not received
+    assert proxrl.evaluate(folder, env="CartPole-v1", episodes=1)["stochastic"].mean > 0  # it does not get them
+    assert proxrl.evaluate(folder, env=make, env_kwargs={"a": "b"}, episodes=1)["stochastic"].mean > 0
+    assert {str(kwargs) for kwargs in received} == {"{'a': 'b'}"}
+    received.clear()
+    assert proxrl.evaluate(folder, env=make_short_cartpole(), episodes=1)  # an instance takes no arguments
+    change(folder, env_kwargs={"size": 3})
+    assert proxrl.evaluate(folder, env=make, episodes=1)
+    assert {str(kwargs) for kwargs in received} == {"{'size': 3}"}
+    change(folder, env="Ant-v5", env_kwargs={"xml_file": "evil.xml"})
+    with pytest.raises(ProxRLError, match=r"--env-kwargs .*--trust"):
+        proxrl.evaluate(folder, env="Ant-v5", episodes=1)
 
 
 def make_short_cartpole(**_: Any) -> gymnasium.Env:

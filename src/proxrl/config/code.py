@@ -62,7 +62,12 @@ def _may_import(env: Any, arguments: Any) -> bool:
 
     known = gymnasium.registry.get(env) if isinstance(env, str) else None
     harmless = known is not None and HARMLESS_ENVS.match(str(known.entry_point))
-    return not harmless and bool(_texts(arguments))
+    return not harmless and holds_text(arguments)
+
+
+def holds_text(value: Any) -> bool:
+    """Return whether there is any text in a value, by which code or a file could be named."""
+    return bool(_texts(value))
 
 
 def _texts(value: Any) -> list[str]:

@@ -8,6 +8,7 @@ from proxrl.config import Config
 from proxrl.config.config import env_label
 from proxrl.config.resolve import EnvLike, callable_name
 from proxrl.envs.api import Environments
+from proxrl.envs.given import GivenEnv
 from proxrl.envs.spaces import HasSpaces, space_difference
 from proxrl.errors import ProxRLError
 
@@ -29,7 +30,8 @@ class EvalEnv(NamedTuple):
             return run
         name = run.env if self.env is None else self.env if isinstance(self.env, str) else callable_name(self.env)
         kwargs = dict(self.kwargs or {})
-        if self.env is None or (self.kwargs is None and (callable(self.env) or name == run.env)):
+        takes_those_of_run = (callable(self.env) or name == run.env) and not isinstance(self.env, GivenEnv)
+        if self.env is None or (self.kwargs is None and takes_those_of_run):
             kwargs = run.env_kwargs | kwargs
         # One custom environment may replace another. Otherwise, another environment may not exist where the run's own does, but
         # if that one is slow, this one may be too.

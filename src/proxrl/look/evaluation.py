@@ -10,7 +10,7 @@ from proxrl.build import build_environments
 from proxrl.collect.player import Player, draw_noise
 from proxrl.common.seeding import Purpose, generator, integer_seed
 from proxrl.config import Config
-from proxrl.config.code import ENVIRONMENT_SETTINGS, refusal
+from proxrl.config.code import ENVIRONMENT_SETTINGS, holds_text, refusal
 from proxrl.engine.api import Compute
 from proxrl.engine.threads import arithmetic
 from proxrl.envs.api import Environments
@@ -160,7 +160,7 @@ def evaluate(
     """
     check_request(episodes, seed)
     agent = run if isinstance(run, Agent) else load(run, checkpoint, device, runs_dir, trust)
-    maker = env_of(agent, env, "evaluate")
+    maker = env_of(agent, env, "evaluate", env_kwargs)
     if seed is None:
         seed = integer_seed(agent.config.seed, Purpose.EVALUATION)
     eval_env = EvalEnv(None if env is None else maker, env_kwargs)
@@ -170,15 +170,18 @@ def evaluate(
     )
 
 
-def env_of(agent: Agent, given: Any, call: str) -> Any:
+def env_of(agent: Agent, given: Any, call: str, kwargs: dict[str, Any] | None = None) -> Any:
     """Return the environment to play in: the one given, or that of the run's settings.
 
     Raises a ProxRLError if it can't be found, or if its code is somebody else's and not trusted. For a Python callable, the
-    message names `call`, the function that takes it.
+    message names `call`, the function that takes it. `kwargs` are arguments that are used instead of the run's.
     """
-    # The run's own environment by name has the run's arguments; another one, or a callable, is the user's choice.
+    # The run's own environment by name has the run's arguments; another one, or a callable, is the user's choice. But a callable
+    # gets the run's arguments too, and may pass text among them on to what imports or opens it.
     own = given is None or given == agent.config.env
-    needed = ENVIRONMENT_SETTINGS - (frozenset() if own else {"env", "env_kwargs"})
+    needed = ENVIRONMENT_SETTINGS - (frozenset() if own else {"env"})
+    if not own and not (callable(given) and kwargs is None and holds_text(agent.config.env_kwargs)):
+        needed -= {"env_kwargs"}
     untrusted = {name: value for name, value in agent.untrusted.items() if name in needed}
     if untrusted:
         raise refusal("this run", untrusted)
