@@ -241,6 +241,7 @@ def test_callbacks_and_states_that_do_not_match_are_told_or_start_anew(capsys: p
         ({1, 2}, "callback..Tally.extra is a set, which can't be saved; a state may hold numbers, text, None, arrays, tensors"),
         ({"a": [{3: 4}]}, "callback..Tally.extra.a.0 has the key 3, but the keys of a saved dict must be text"),
         (np.array(["a"]), "callback..Tally.extra is an array of <U1, which can't be saved"),
+        (torch.ones(2) * 1j, "callback..Tally.extra is an array of torch.complex64, which can't be saved"),
     ],
 )
 def test_a_state_that_can_not_be_saved_is_an_error_before_training(extra: Any, words: str) -> None:

@@ -18,10 +18,15 @@ def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """
     if isinstance(value, Tensor | np.ndarray):
         try:
-            tensors[name] = (value if isinstance(value, Tensor) else torch.from_numpy(value)).detach().cpu().clone()
+            # A copy, because torch can't use arrays with negative strides.
+            tensor = value.detach().cpu().clone() if isinstance(value, Tensor) else torch.from_numpy(value.copy())
         except TypeError:
-            raise TypeError(f"{name} is an array of {value.dtype}, which can't be saved") from None
-        return {MARK: "torch" if isinstance(value, Tensor) else "numpy", "name": name}
+            tensor = None
+        if tensor is None or tensor.is_complex():
+            raise TypeError(f"{name} is an array of {value.dtype}, which can't be saved")
+        unique = f"{name}.{len(tensors)}" if name in tensors else name  # keys may contain dots
+        tensors[unique] = tensor
+        return {MARK: "torch" if isinstance(value, Tensor) else "numpy", "name": unique}
     if isinstance(value, dict):
         wrong = [key for key in value if not isinstance(key, str) or key == MARK]
         if wrong:
