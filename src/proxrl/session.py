@@ -30,7 +30,7 @@ from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, RunState
 from proxrl.runs.state_tree import unpack
-from proxrl.runs.stop_rules import StopRules
+from proxrl.runs.stop_rules import StopRules, best_by
 from proxrl.types import Episode, Progress, Rollout, Step
 from proxrl.world.api import World
 
@@ -241,12 +241,6 @@ class Session:
                 # A copy in memory is cheap, a synced file is not: it is written with the next save.
                 self.best_snapshot = {name: tensor.clone() for name, tensor in tensors.items()}, state
 
-    @property
-    def _best_by(self) -> str:
-        if self.config.eval_every is None:
-            return "training"
-        return f"evaluation in {self.config.evaluated_in}" if self.config.evaluated_in else "evaluation"
-
     def _agree_to_stop_or_save(self) -> bool:
         """Stop all ranks if one wants to, since none can train alone; return whether rank 0's clock says it is time to save."""
         due = self.world.rank == 0 and time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES
@@ -307,7 +301,7 @@ class Session:
             "episode_counts": list(self.episode_counts or []),
             "recent": [list(episode) for episode in self.recent],
             "best_return": self.best_return,
-            "best_by": self._best_by,
+            "best_by": best_by(self.config),
             "stop_rules": self.rules.state(),
             "observation_space": space_to_json(self.trainee.observation_space),
             "action_space": space_to_json(self.trainee.action_space),
@@ -338,8 +332,8 @@ class Session:
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         # Returns of training and of evaluations in different environments can't be compared: a run that changes between them
         # looks for a new best.
-        self.best_return = state["best_return"] if state["best_by"] == self._best_by else None
-        self.rules = StopRules.restored(state.get("stop_rules", {}) if state["best_by"] == self._best_by else {})
+        self.best_return = state["best_return"] if state["best_by"] == best_by(self.config) else None
+        self.rules = StopRules.restored(state, self.config)
         self.saved_step = self.step
 
     def _restore_callbacks(self, states: Sequence[dict[str, Any]]) -> None:

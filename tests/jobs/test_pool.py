@@ -47,6 +47,22 @@ def test_idle_workers_are_reused_retired_ones_are_not_and_lost_ones_are_found(po
     wait_for(lambda: not is_alive(pids[0]), 20)
 
 
+def test_retired_workers_leave_no_open_files(pool: Pool[str]) -> None:
+    retired = []
+    for job in ("first", "second"):
+        pool.submit(job, "work")
+        (worker, _, _), _ = messages(pool, 2)
+        worker.job = None
+        pool.retire(worker)
+        retired.append(worker)
+        worker.process.join(60)
+    pool.submit("third", "work")
+    (worker, _, _), _ = messages(pool, 2)
+    worker.job = None
+    pool.retire(worker)
+    assert [old.control.closed for old in retired] == [True, True]
+
+
 def test_a_request_to_stop_ends_workers_after_their_task_and_closing_waits_for_it(pool: Pool[str]) -> None:
     pool.submit("one", "wait")
     pool.submit("two", "wait")

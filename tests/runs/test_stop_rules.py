@@ -51,8 +51,10 @@ def test_a_plateau_does_not_depend_on_the_scale_of_rewards(scale: float) -> None
 
 def test_a_checkpoint_restores_the_rules() -> None:
     rules = rules_after([1.0, 2.0])
-    assert StopRules.restored(json.loads(json.dumps(rules.state()))) == rules
-    assert StopRules.restored({}) == StopRules()
+    state = json.loads(json.dumps({"stop_rules": rules.state(), "best_by": "training"}))
+    assert StopRules.restored(state, Config()) == rules
+    assert StopRules.restored(state, Config(eval_every=1)) == StopRules()  # scores of other episodes
+    assert StopRules.restored({}, Config()) == StopRules()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Pool(Generic[J]):
     ) -> None:
         self._carry_out, self._log_path, self._stop_seconds = carry_out, log_path, stop_seconds
         self._workers: list[Worker[J]] = []
-        self._retired: list[Any] = []  # processes that are ending
+        self._retired: list[tuple[Any, Connection]] = []  # processes that are ending, and their controls
 
     @property
     def jobs(self) -> list[J]:
@@ -82,7 +82,8 @@ class Pool(Generic[J]):
         """Let a worker that has finished its job end, so that the next job gets a new process."""
         worker.pipe.close()
         self._workers.remove(worker)
-        # Its control stays open until the pool is closed: closing it would end the process before it has cleaned up.
+        self._release_ended()
+        # Its control stays open until the process has ended: closing it would end the process before it has cleaned up.
         self._retired.append((worker.process, worker.control))
 
     def request_stop(self) -> None:
@@ -110,6 +111,13 @@ class Pool(Generic[J]):
             process.join()
         self._workers.clear()
         self._retired.clear()
+
+    def _release_ended(self) -> None:
+        """Free the file descriptors of retired processes that have ended: with many jobs they would run out."""
+        for process, control in [entry for entry in self._retired if not entry[0].is_alive()]:
+            self._retired.remove((process, control))
+            process.close()
+            control.close()
 
     def _processes(self) -> list[Any]:
         return [worker.process for worker in self._workers] + [process for process, _ in self._retired]

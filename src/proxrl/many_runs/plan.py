@@ -129,7 +129,7 @@ def plan_run(config: Config, label: str, runs_dir: Path, clobber: bool) -> Plann
         check_resumable(folder.unchecked_config(), config, folder.config_path)
     except ProxRLError as error:
         raise ProxRLError(f"{folder.path}: {error}") from error
-    step, rules = folder.checkpoint_step() or 0, StopRules.restored(folder.checkpoint_state().get("stop_rules", {}))
+    step, rules = folder.checkpoint_step() or 0, StopRules.restored(folder.checkpoint_state(), config)
     finished = step >= config.planned_steps or rules.reason(config) is not None
     return dataclasses.replace(new, finished=finished, step=step)
 

@@ -46,6 +46,17 @@ class StopRules:
         return asdict(self)
 
     @classmethod
-    def restored(cls, state: dict[str, Any]) -> "StopRules":
-        """Return what `state` was made of; checkpoints of earlier versions have nothing of it."""
+    def restored(cls, checkpoint: dict[str, Any], config: Config) -> "StopRules":
+        """Return the rules from the state of a checkpoint; checkpoints of earlier versions have nothing of them.
+
+        If the score is of other episodes now, it starts anew, because the two can't be compared.
+        """
+        state = checkpoint.get("stop_rules", {}) if checkpoint.get("best_by") == best_by(config) else {}
         return cls(**{spec.name: state[spec.name] for spec in fields(cls) if spec.name in state})
+
+
+def best_by(config: Config) -> str:
+    """Return which episodes the score is of, as checkpoints record it."""
+    if config.eval_every is None:
+        return "training"
+    return f"evaluation in {config.evaluated_in}" if config.evaluated_in else "evaluation"
