@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorWrapper
 
 import proxrl
 from commands import metrics
 from odd_envs import Odd, make_short
 from proxrl.cli import main
 from proxrl.envs.api import Autoreset
+from proxrl.envs.given import FirstMade
 from proxrl.envs.vector import VectorEnvs
 from vector_envs import Clock, Silent, at_least, clocks, masked, three_clocks
 
@@ -55,6 +57,30 @@ def test_steps_and_endings(mode: str) -> None:
             assert step.obs["length"][n] == length
             assert step.obs["count"].dtype == np.float32
     pool.close()
+
+
+def test_the_reward_of_a_dummy_step_does_not_count_whatever_it_is() -> None:
+    class Undefined(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            obs, rewards, *rest = self.env.step(actions)
+            return obs, np.where(obs["count"][:, 0] == 0, np.nan, rewards), *rest
+
+    pool = VectorEnvs(Undefined(clocks(2, "NextStep")))
+    pool.reset(seed=0)
+    steps = [pool.step(np.zeros(2, np.int64)) for _ in range(10)]
+    assert not all(step.valid.all() for step in steps)
+    assert all(np.isfinite(step.reward).all() for step in steps)
+    assert {episode.total_reward for step in steps for episode in step.episodes} == {6.0, 10.0}
+
+
+def test_worker_processes_make_their_own_environments() -> None:
+    class Fixed:
+        def __reduce__(self) -> Any:
+            raise TypeError("it can't be copied")
+
+    made = FirstMade(Fixed, "Fixed", {}, 1)
+    assert cloudpickle.loads(cloudpickle.dumps(made))._first is None
+    assert isinstance(made(), Fixed)
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
@@ -121,10 +147,9 @@ def test_a_plain_instance_is_what_its_id_makes() -> None:
     env = gymnasium.make("CartPole-v1")
     given = proxrl.train(env, eval_every=48, eval_episodes=2, **SMALL)
     assert given.path == Path("runs/CartPole-v1/ppo/seed1")
-    config = proxrl.load(given.path).config
-    assert (config.num_envs, config.learning_rate) == (1, proxrl.Config().learning_rate)
     assert env.reset(seed=0)[0].shape == (4,)
     named = proxrl.train("CartPole-v1", num_envs=1, name="named", eval_every=48, eval_episodes=2, **SMALL)
+    assert proxrl.load(given.path).config == proxrl.load(named.path).config.replace(name="ppo")
     assert metrics(given.path) == metrics(named.path)
     assert len(proxrl.evaluate(given.path, episodes=3, env=env)["stochastic"].returns) == 3
     assert proxrl.evaluate(given.path, episodes=3)["stochastic"].returns

@@ -115,6 +115,10 @@ class FirstMade:
         first, self._first = self._first, None
         return self._make(**kwargs) if first is None else first
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Worker processes make their own environments: the first result stays here, and may be impossible to copy.
+        return {**self.__dict__, "_first": None}
+
     def _call(self, kwargs: dict[str, Any]) -> Any:
         try:
             with warnings.catch_warnings():

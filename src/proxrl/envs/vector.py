@@ -8,13 +8,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from proxrl.envs.api import Autoreset, env_kwargs_hint
+from proxrl.envs.api import env_kwargs_hint
 from proxrl.envs.given import takes
 from proxrl.envs.gymnasium import NativeVectorEnvs, find_callable
 from proxrl.envs.masks import MASK
 from proxrl.envs.spaces import map_observation
 from proxrl.errors import ProxRLError, describe, one_line
-from proxrl.types import Step, Tree
+from proxrl.types import Tree
 
 
 class VectorEnvs(NativeVectorEnvs):
@@ -35,12 +35,6 @@ class VectorEnvs(NativeVectorEnvs):
         except Exception as error:
             raise ProxRLError(f"the vectorized environments failed in reset: {describe(error)}") from error
 
-    def step(self, action: Tree) -> Step:
-        step = super().step(action)
-        if self.autoreset is Autoreset.NEXT_STEP and not step.valid.all():
-            return step._replace(reward=step.reward * step.valid)  # no reward belongs to a dummy step
-        return step
-
     def render(self) -> Any:
         """Return the frame of the first environment."""
         frames = self._envs.render()
@@ -50,7 +44,13 @@ class VectorEnvs(NativeVectorEnvs):
 class CheckedVector(VectorWrapper):
     """Raises an error for results that do not fit the spaces: NumPy would silently broadcast smaller ones."""
 
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        self._same_step = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        self._ended = np.zeros(env.num_envs, np.bool_)  # by the step before
+
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._ended = np.zeros_like(self._ended)
         obs, info = self.env.reset(seed=seed, options=options)
         self._check_obs(obs)
         return obs, info
@@ -60,9 +60,11 @@ class CheckedVector(VectorWrapper):
         for name, column in (("rewards", rewards), ("terminations", terminated), ("truncations", truncated)):
             if np.shape(column) != (self.num_envs,):
                 raise ValueError(f"{name} have shape {np.shape(column)}, but there are {self.num_envs} environments")
-        same_step = self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-        if same_step and "final_obs" not in info and (np.asarray(terminated) | np.asarray(truncated)).any():
+        before, self._ended = self._ended, np.asarray(terminated) | np.asarray(truncated)
+        if self._same_step and "final_obs" not in info and self._ended.any():
             raise ValueError('with same-step autoreset, info must have the last observations as "final_obs"')
+        if not self._same_step and before.any():
+            rewards = np.where(before, 0, rewards)  # no reward belongs to a dummy step
         return obs, rewards, terminated, truncated, info
 
     def _check_obs(self, obs: Any) -> None:
