@@ -83,7 +83,8 @@ class Agent:
         """Return the value of an observation, a number, or those of a batch [N]: the discounted sum of future rewards that the
         critic expects, in the scale of training (after `reward_scale` and `normalize_rewards`).
 
-        Like `distribution` and `log_prob`, it leaves the memory and the stack of observations that `act` keeps as they are.
+        Like `distribution` and `log_prob`, it leaves the memory and the stack of observations that `act` keeps as they are. With
+        --frame-stack, call it before `act` with the same observation, which would be in the stack twice afterwards.
         """
         _, value, single = self._outputs(*self._rows(obs, None, needs_mask=False))
         values = value.cpu().numpy()
