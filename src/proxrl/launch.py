@@ -418,7 +418,7 @@ def opening(config: Config, path: Path, start_step: int, world: World, finished_
     update = f"{epochs} epochs x {config.num_minibatches} minibatches of {config.minibatch_size:,}"
     # Dummy steps of next-step autoreset do not count as steps, so they may take more iterations.
     least = "at least " if config.vector in ("native", "envpool") else ""
-    total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iterations{rounded})"
+    total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iteration{'s' * (config.iterations != 1)}{rounded})"
     lines = [
         f"Training {config.env} for {total}",
         f"Each iteration: {ranks}{rollout} = a batch of {config.batch_size:,},"

@@ -179,7 +179,8 @@ class Session:
         charts["charts/SPS"] = self.display.steps_per_second
         charts |= {f"charts/share_{name}": share for name, share in spent.shares().items() if name != "other"}
         self._log({**charts, **metrics, **self.info.means(info)})
-        for line in self.info.warnings(due=bool(episodes) or self.step >= self.config.planned_steps):
+        due = bool(episodes) or self.step >= self.config.planned_steps
+        for line in [*self.info.warnings(due), *self.rules.warnings(self.config)]:
             self.display.message(line)
         if _crossed(self.config.capture_video, self.iteration - 1, self.iteration):
             self.activity.begin("recording a video")

@@ -60,6 +60,28 @@ def test_train_warns_in_one_line_each(
     assert last == "proxrl check test_preflight:Careless --env-kwargs length=8 tells the effects and finds more"
 
 
+class CoinToss(gymnasium.Env):
+    """Terminates when three more of one side than of the other have come up."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.ahead = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.ahead += 1 if action else -1
+        return np.array([self.ahead / 3], np.float32), 0.0, abs(self.ahead) >= 3, False, {}
+
+
+def test_short_episodes_that_are_equally_long_by_chance_are_no_time_limit() -> None:
+    lengths = [3] * preflight.PLAY_EPISODES  # the first 15 actions of this seed, three by three
+    actions = gymnasium.spaces.Discrete(2, seed=0)
+    assert all(len({int(actions.sample()) for _ in range(length)}) == 1 for length in lengths)
+    assert preflight.look_over(CoinToss()) == []
+
+
 def test_the_command_that_tells_more() -> None:
     assert preflight.check_command("my:make", {}) == "proxrl check my:make"
     assert (

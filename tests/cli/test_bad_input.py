@@ -54,6 +54,12 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 RESUME = ("train", "odd_envs:Odd", *SMALL, "--total-steps", "128", "--quiet")
 
 
+def test_folders_that_can_not_exist(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "runs/CartPole-v1").mkdir(parents=True)  # so that looking for an earlier run gets as far as the name
+    assert "--name has 300 characters" in refused("train", "CartPole-v1", "--name", "x" * 300)
+    assert "File name too long; use another --runs-dir" in refused("train", "CartPole-v1", "--runs-dir", "x" * 300)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

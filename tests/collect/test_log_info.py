@@ -157,6 +157,14 @@ class Record:
     def close(self) -> None: ...
 
 
+def test_an_info_without_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    proxrl.train("CartPole-v1", log_info=("nope",), **TINY | {"total_steps": 32})
+    output = capsys.readouterr().out
+    assert "--log-info nope: no number of that name in info so far; it has no numbers\n" in output
+    assert "for 32 steps (1 iteration)\n" in output
+
+
 def test_ranks_are_weighted_by_their_counts(tmp_path: Path) -> None:
     """In 16 steps the first rank ends 5 episodes of 3 steps, the second 3 of 5 steps."""
     config = Config(num_envs=2, rollout_steps=16, num_minibatches=2, total_steps=32, log_info=("speed",))

@@ -82,6 +82,7 @@ def tune_error(name: str) -> str:
         ("ent_coef", "entropy_coef (--entropy-coef)"),
         ("vf_coef", "SB3 does not halve it, so its 0.5 is value_coef 1.0"),
         ("batch_size", "num_minibatches = num_envs * rollout_steps / batch_size"),
+        ("wrapper_kwargs", "wrapper (--wrapper): it is module:callable, and then its arguments as key=value"),
         ("use_sde", "no state-dependent exploration"),
         ("lerning_rate", "did you mean learning_rate?"),
         ("qwertyuiop", "lists them all"),
@@ -96,6 +97,9 @@ def test_unknown_keywords(name: str, says: str, error: Callable[[str], str], tmp
 def test_unknown_keywords_may_be_options_of_train() -> None:
     assert "did you mean clobber?" in python_error("clober")
     assert "did you mean callbacks?" in python_error("calbacks")
+    for name in ("callback", "logger"):
+        with pytest.raises(ProxRLError, match=rf"{name} must be module:callable; give objects of object as {name}s=\["):
+            proxrl.train("CartPole-v1", **{name: object()})
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,7 @@ def test_unknown_keywords_may_be_options_of_train() -> None:
         (["train", "--no-anneal-lr"], "anneal_learning_rate (--anneal-learning-rate)"),
         (["train", "--track"], "wandb (--wandb)"),
         (["train", "--policy-kwargs", "net_arch=[8]"], "which is not given; for net_arch, ProxRL calls it hidden_sizes"),
+        (["train", "--wrapper-kwargs", "a=1"], "wrapper (--wrapper): it is module:callable, and then its arguments"),
         (["tune", "--lr", "1"], "learning_rate (--learning-rate)"),
         (["tune", "--progress-bar"], "quiet (--quiet)"),
         (["eval", "--lr", "1"], "there is no flag --lr; did you mean --help?"),

@@ -40,6 +40,13 @@ def head_inputs(agent: Agent, rows: Any = ROWS) -> Tensor:
         return policy.action(policy.actor(policy.preprocess(torch.from_numpy(rows)))).detach()
 
 
+def test_what_an_agent_is_and_takes() -> None:
+    agent = make_agent(spaces.Discrete(2))
+    assert repr(agent) == f"<Agent of CartPole-v1 at step 0: {VECTOR} to Discrete(2)>"
+    with pytest.raises(ProxRLError, match=r"has shape \(5,\), but this agent takes \(3,\), or \(N, 3\) for a batch"):
+        agent.value(np.zeros(5))
+
+
 @pytest.mark.parametrize("compute", ["numpy", "autograd"])
 def test_discrete(compute: str) -> None:
     agent = make_agent(spaces.Discrete(4, start=-1), compute=compute)

@@ -1,5 +1,6 @@
 """Several runs by one command, in real processes: results, summaries, interruptions and failures."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from commands import SMALL, assert_same_checkpoint, is_alive, metrics, run, star
 from proxrl.cli import main
 from proxrl.common.numbers import format_number
 from proxrl.config import Config
-from proxrl.many_runs.outcome import Outcome, closing, shortest_paths, summarize_seeds
+from proxrl.many_runs.outcome import Outcome, closing, next_commands, opening, outcome_line, shortest_paths, summarize_seeds
 from proxrl.many_runs.plan import PlannedRun
 from proxrl.many_runs.reporter import cores_of
 from proxrl.runs.folder import RunFolder
@@ -228,6 +229,19 @@ def test_summaries_are_over_finished_runs_of_a_name() -> None:
     assert line_of(told, "b ").endswith("-")
 
 
+def test_runs_that_ended_by_a_rule_say_so() -> None:
+    early = outcome("a", 1, 2.0)
+    assert outcome_line(early, "0:01") == "seed 1  done at step 9 by rule  return 2.0  0:01"
+    planned = early.run.config.planned_steps
+    assert outcome_line(dataclasses.replace(early, step=planned), "0:01") == "seed 1  done  return 2.0  0:01"
+    by_rule = dataclasses.replace(early.run, finished=True, step=9)
+    spent = dataclasses.replace(outcome("a", 2, 2.0).run, finished=True, step=planned)
+    text = opening([by_rule, spent], Path("runs"), None, 2)
+    assert line_of(text, "Already finished by rule: ").split("; ")[0].endswith(": seed 1")
+    assert "--stop flags" in line_of(text, "Already finished by rule: ")
+    assert line_of(text, "Already finished: seed 2; ").count("--total-steps") == 1
+
+
 def test_next_commands_name_the_fewest_folders(tmp_path: Path) -> None:
     runs = [tmp_path / "env" / name / f"seed{seed}" for name in ("a", "b") for seed in (1, 2)]
     for path in runs:
@@ -236,6 +250,19 @@ def test_next_commands_name_the_fewest_folders(tmp_path: Path) -> None:
     assert shortest_paths(runs) == [tmp_path / "env"]
     assert shortest_paths(runs[:2]) == [tmp_path / "env/a"]
     assert shortest_paths(runs[1:]) == [tmp_path / "env/a/seed2", tmp_path / "env/b"]
+
+
+def test_next_commands_leave_out_runs_that_logged_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed, finished = outcome("a", 1, None, "failed"), outcome("a", 2, 1.0)
+    for each in (failed, finished):
+        each.run.folder.path.mkdir(parents=True)
+        (each.run.folder.path / "config.toml").touch()
+        each.run.folder.metrics_path.touch()
+    assert next_commands([failed]) == ""
+    finished.run.folder.metrics_path.write_text("{}\n")
+    path = finished.run.folder.path
+    assert next_commands([failed, finished]) == f"Next: proxrl plot {path}\n      proxrl compare {path}"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,18 @@ def test_a_resumed_run_counts_on() -> None:
     assert proxrl.train(Goals, **SMALL, stop_plateau=192, quiet=True).step == 256
 
 
+def test_a_rule_about_successes_that_nobody_reports_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "--stop-at-success has no effect so far: no episode has had is_success or success"
+    assert proxrl.train("CartPole-v1", **SMALL | {"total_steps": 1280, "stop_at_success": 0.5}).finished_by is None
+    out = capsys.readouterr().out
+    assert out.count(told) == 1
+    assert StopRules().warnings(Config(stop_at_success=0.5)) == []  # no score yet
+    rules = StopRules()
+    rules.observe(100, 3.0, 0.25, 0.1)
+    assert rules.warnings(Config(stop_at_success=0.5)) == []
+    assert rules_after([3.0]).warnings(Config()) == []
+
+
 def test_wrong_rules_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--stop-at", "high"], ["--stop-at-success", "2"], ["--stop-plateau", "0"]):
         assert main(["train", "CartPole-v1", *words]) == 2

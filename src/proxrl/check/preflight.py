@@ -1,5 +1,6 @@
 """The cheapest part of `proxrl check`, which `train` runs before it begins: a moment of random play in one more environment."""
 
+import itertools
 import random
 import shlex
 import sys
@@ -22,6 +23,7 @@ from proxrl.envs.leaves import named_leaves
 from proxrl.envs.registry import CUSTOM, OTHER, EnvName, find_family
 
 PLAY_SECONDS, PLAY_STEPS, PLAY_EPISODES = 0.3, 400, 5
+SHORT_STEPS = 100  # at least, if the time allows: a few short episodes may be equally long by chance
 
 
 def warnings_about(environments: Environments, env: EnvName, name: str, env_kwargs: dict[str, Any]) -> list[str]:
@@ -64,7 +66,9 @@ def _play(checked: CheckedEnv) -> Iterator[PlayedEpisode]:
     actions = deepcopy(checked.env.action_space)  # environments of one class may share the original
     actions.seed(0)
     deadline, steps = time.monotonic() + PLAY_SECONDS, 0
-    for episode in range(PLAY_EPISODES):
+    for episode in itertools.count():
+        if episode >= PLAY_EPISODES and steps >= SHORT_STEPS:
+            return
         transition, length, total = Transition(checked.reset(episode), 0.0, False, False), 0, 0.0
         while not transition.ended:
             if steps >= PLAY_STEPS or time.monotonic() > deadline:

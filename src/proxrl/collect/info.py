@@ -61,5 +61,6 @@ class InfoMetrics:
         if not self.missing or not (due or self.iterations >= PATIENCE):
             return []
         missing, self.missing = " ".join(self.missing), []
-        numbers = ", ".join(self.names()) or "none"
-        return [f"--log-info {missing}: no number of that name in info so far; its numbers are {numbers}"]
+        numbers = ", ".join(self.names())
+        there_are = f"its numbers are {numbers}" if numbers else "it has no numbers"
+        return [f"--log-info {missing}: no number of that name in info so far; {there_are}"]

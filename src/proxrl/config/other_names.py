@@ -23,6 +23,7 @@ class OtherName(NamedTuple):
 _MINIBATCH = "it is the number of minibatches instead of their size: num_minibatches = num_envs * rollout_steps / {}"
 _EVERY = "it counts the steps of all environments together, while callbacks of SB3 count those of each"
 _SDE = "ProxRL has no state-dependent exploration (gSDE); std=state learns a standard deviation for each state instead"
+_WRAPPER = "it is module:callable, and then its arguments as key=value"
 _WANDB = "ProxRL takes it from the environment variable {}, as wandb itself does; --wandb turns logging on"
 
 OTHER_NAMES = {
@@ -109,6 +110,9 @@ OTHER_NAMES = {
     # the environment
     "env_id": OtherName((CLEANRL, SB3), "env", "it is the first argument"),
     "env_name": OtherName((RL_GAMES,), "env", "it is the first argument"),
+    "wrapper_class": OtherName((SB3,), "wrapper", _WRAPPER),
+    "wrapper_kwargs": OtherName((SB3,), "wrapper", _WRAPPER),
+    "env_wrapper": OtherName((ZOO,), "wrapper", _WRAPPER),
     "vec_env": OtherName((ZOO,), "vector", "dummy is inprocess, subproc is workers"),
     "vec_env_cls": OtherName((SB3,), "vector", "DummyVecEnv is inprocess, SubprocVecEnv is workers"),
     # the run

@@ -31,6 +31,8 @@ def parse_value(name: str, value: Any) -> Any:
         return _parse_scalar(name, value, optional)
     if name == "wrapper":
         return wrapper_words(value)
+    if name in ("callback", "logger") and not isinstance(value, str) and not callable(value):
+        raise ProxRLError(f"{name} must be module:callable; give objects of {type(value).__name__} as {name}s=[...]")
     if callable(value) and Config.__dataclass_fields__[name].metadata["imported"]:
         return name_of(value)
     try:

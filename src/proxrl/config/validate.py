@@ -77,8 +77,13 @@ def check_sizes(config: "Config") -> None:
             f"--num-envs {config.num_envs:,} x --rollout-steps {config.rollout_steps:,} is a batch of {config.batch_size:,}"
             f" steps, whose rewards alone take {config.batch_size * 4 / 2**30:,.0f} GiB of memory; use fewer"
         )
-    if len(config.name.encode(errors="replace")) > MOST_NAME:
-        raise ProxRLError(f"--name has {len(config.name)} characters, too many for a folder name; use at most {MOST_NAME}")
+    check_name(config.name)
+
+
+def check_name(name: str) -> None:
+    """Raise an error for a name that is too long for a folder."""
+    if len(name.encode(errors="replace")) > MOST_NAME:
+        raise ProxRLError(f"--name has {len(name)} characters, too many for a folder name; use at most {MOST_NAME}")
 
 
 def divisors(number: int) -> set[int]:

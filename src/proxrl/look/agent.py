@@ -57,6 +57,9 @@ class Agent:
         self.frames = AgentFrames(stack_size(config.env, config.frame_stack))
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"<Agent of {self.config.env} at step {self.step:,}: {self.observation_space} to {self.action_space}>"
+
     def reset(self) -> None:
         """Start a new episode: the next observation is its first."""
         self.starts = True
@@ -175,7 +178,8 @@ def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
         array, shape = np.asarray(value), leaf.shape or ()
         if array.shape[array.ndim - len(shape) :] != shape or array.ndim > len(shape) + 1:
             raise ProxRLError(
-                f"the observation has shape {array.shape}, but this agent takes {shape}, or {('N', *shape)} for a batch"
+                f"the observation has shape {array.shape}, but this agent takes {shape},"
+                f" or ({', '.join(map(str, ('N', *shape)))}) for a batch"
             )
         singles.add(array.ndim == len(shape))
         wrong = wrong_values(leaf, array)

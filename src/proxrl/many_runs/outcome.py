@@ -75,8 +75,13 @@ def opening(runs: Sequence[PlannedRun], runs_dir: Path, jobs: int | None, cores:
     each = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     lines = [f"Training {configs[0].env}: {len(runs)} runs{product} of {each} steps each, in {runs_dir}"]
     done, resumed = [run for run in runs if run.finished], [run for run in runs if run.step and not run.finished]
-    if done:
-        lines.append(f"Already finished: {labels(done)}; a larger --total-steps goes on from there, --clobber starts over")
+    by_rule = [run for run in done if run.step < run.config.planned_steps]
+    spent = [run for run in done if run.step >= run.config.planned_steps]
+    if spent:
+        lines.append(f"Already finished: {labels(spent)}; a larger --total-steps goes on from there, --clobber starts over")
+    if by_rule:
+        further = "other values of the --stop flags, or off, go on from there"
+        lines.append(f"Already finished by rule: {labels(by_rule)}; {further}, --clobber starts over")
     if resumed:
         lines.append(f"Resuming {labels(resumed)}; --clobber starts over")
     if len(done) < len(runs):
@@ -96,7 +101,8 @@ def outcome_line(outcome: Outcome, duration: str) -> str:
     """Return the line that is printed when a run ends."""
     if outcome.state == "failed":
         return f"{outcome.run.label}  failed: {outcome.reason}"
-    text = "done" if outcome.state == "finished" else f"stopped and saved at step {outcome.step:,}"
+    done = "done" if outcome.step >= outcome.run.config.planned_steps else f"done at step {outcome.step:,} by rule"
+    text = done if outcome.state == "finished" else f"stopped and saved at step {outcome.step:,}"
     return f"{outcome.run.label}  {text}  {scores(outcome.mean_return, outcome.success_rate)}  {duration}"
 
 
@@ -137,7 +143,8 @@ def left_to_do(outcomes: Sequence[Outcome], clobber: bool) -> str:
 
 def next_commands(outcomes: Sequence[Outcome]) -> str:
     """Return the commands that plot and compare the runs."""
-    begun = [outcome.run for outcome in outcomes if outcome.run.folder.metrics_path.exists()]
+    paths_of = [(outcome.run, outcome.run.folder.metrics_path) for outcome in outcomes]
+    begun = [run for run, path in paths_of if path.exists() and path.stat().st_size]  # a run that fails at once logs nothing
     if not begun:
         return ""
     paths = " ".join(shlex.quote(str(path)) for path in shortest_paths([run.folder.path for run in begun]))

@@ -19,6 +19,7 @@ from proxrl.common.trust import ANCHOR, STAMP
 from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
 from proxrl.config.code import code_settings, declare_own, is_own, refusal, untrusted_settings
 from proxrl.config.parse import as_words, parse_settings, read_toml, save_toml
+from proxrl.config.validate import check_name
 from proxrl.errors import ProxRLError
 from proxrl.runs.changes import ALLOWED, Change, changes_between, record_changes
 from proxrl.runs.machine import circumstances
@@ -71,8 +72,13 @@ def run_folder(runs_dir: Path, env: str, name: str, seed: int) -> Path:
 
 def earlier_config(runs_dir: Path, config: Config) -> Config | None:
     """Return the config of the run that this one would resume, or None if there is no checkpoint."""
+    check_name(config.name)
     folder = RunFolder(run_folder(runs_dir, config.env, config.name, config.seed))
-    return folder.unchecked_config() if folder.latest_checkpoint() is not None else None
+    try:
+        resumes = folder.latest_checkpoint() is not None
+    except OSError as error:
+        raise ProxRLError(f"can't look for earlier runs in {folder.path}: {error.strerror}; use another --runs-dir") from error
+    return folder.unchecked_config() if resumes else None
 
 
 def check_resumable(saved: Config, now: Config, path: Path | None = None, allowed: Collection[str] = ()) -> None:

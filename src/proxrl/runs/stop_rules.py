@@ -21,6 +21,7 @@ class StopRules:
     first: float | None = None  # the first score
     improved: float | None = None  # the last score that was an improvement, and its step
     improved_step: int = 0
+    warned: bool = False  # that --stop-at-success has nothing to go by
 
     def observe(self, step: int, score: float, success_rate: float | None, tolerance: float) -> None:
         """Take a new score. It is an improvement if it exceeds the last one by `tolerance` of all that was gained before."""
@@ -40,6 +41,13 @@ class StopRules:
         if config.stop_plateau is not None and self.step - self.improved_step >= config.stop_plateau:
             return f"no improvement since step {self.improved_step:,} (--stop-plateau {config.stop_plateau:,})"
         return None
+
+    def warnings(self, config: Config) -> list[str]:
+        """Return a line, once, if the rule about successes has a score to look at, but no episode told whether it succeeded."""
+        if self.warned or config.stop_at_success is None or self.score is None or self.success_rate is not None:
+            return []
+        self.warned = True
+        return ["--stop-at-success has no effect so far: no episode has had is_success or success in the info of its last step"]
 
     def state(self) -> dict[str, Any]:
         """Return this for the state of a checkpoint."""
