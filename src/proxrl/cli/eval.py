@@ -35,13 +35,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: dict[str, Any]) -> int:
-    note_sudden_end(options["run"], options["runs_dir"])
     with without_garbage_collection():
         from proxrl.look.agent import load
         from proxrl.look.eval_env import EvalEnv
         from proxrl.look.evaluation import check_request, evaluate_and_save
 
     check_request(options["episodes"], options["seed"])
+    note_sudden_end(options["run"], options["runs_dir"])
     folder = find_run(options["run"], options["runs_dir"])
     agent = load(folder.path, options["checkpoint"], options["device"], trust=options["trust"])
     words = options["eval_env_kwargs"]
