@@ -204,7 +204,9 @@ def test_roms_of_environment_ids(env: str, rom: str | None) -> None:
 
 def test_options_and_settings_have_the_same_defaults() -> None:
     config = Config()
-    assert all(getattr(config, spec.name) == spec.default for spec in dataclasses.fields(AtariOptions))
+    specs = {spec.name: spec.default for spec in dataclasses.fields(AtariOptions)}
+    assert specs.pop("frame_stack") == resolve("Pong-v5", {}).config.frame_stack  # by default only Atari games are stacked
+    assert all(getattr(config, name) == default for name, default in specs.items())
 
 
 def test_ale_py_is_the_default() -> None:

@@ -10,8 +10,8 @@ from proxrl.config.parse import parse_value
 from proxrl.runs.lookup import find_run
 
 DESCRIPTION = """\
-Play deterministic and stochastic episodes with a trained policy, and print the return of each kind, and
-the success rate if the environment's info tells it (docs/runs.md).
+Play deterministic and stochastic episodes with a trained policy, and print the return of each kind
+and, if the environment reports it, the success rate (docs/runs.md).
 Normalization statistics are frozen, and all environments play equally many episodes.
 
   proxrl eval runs/CartPole-v1/ppo/seed1
