@@ -53,7 +53,7 @@ def train_as_rank(settings: dict[str, Any], out: Path) -> None:
             self.bytes += size
 
     world = CountedWorld(launch.build_world(proxrl.Config()))
-    launch.build_world = lambda _: world  # type: ignore[assignment]
+    launch.build_world = lambda *_: world  # type: ignore[assignment]
     marks: list[tuple[float, int, int, float, int]] = []
 
     class Mark(proxrl.Callback):

@@ -331,7 +331,7 @@ def test_the_page_shows_settings_evaluation_published_and_system(driver: Any, re
         "return [...document.querySelectorAll('#settings tbody td:first-child')].map(c => c.innerText)"
     )
     assert {"num_envs", "rollout_steps", "total_steps", "hidden_sizes"} <= set(marked)
-    assert "gamma" not in marked
+    assert "kl_coef" not in marked
 
 
 @needs_browser

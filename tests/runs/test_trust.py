@@ -103,7 +103,7 @@ def test_a_run_of_others_runs_no_code(
         with pytest.raises(ProxRLError, match=rf"--{next(iter(settings))} .*--trust \(trust=True in Python\)") as caught:
             call(folder, episodes=2)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ProxRLError, match=r"--trust|no window"):
+    with pytest.raises(ProxRLError, match=r"--trust|no display"):
         proxrl.play(folder, episodes=1)
     with pytest.raises(ProxRLError, match="--trust"):
         export_policy(folder)

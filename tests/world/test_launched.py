@@ -77,7 +77,7 @@ def test_envs_per_rank(tmp_path: Path) -> None:
     done = run_ranks_by("mpirun", 2, *words, "--total-steps", "96", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 ranks (mpi) x 3 envs" in done.stdout
-    assert "= a batch of 48, then 4 epochs x 2 minibatches of 24 = 8 optimizer steps" in done.stdout
+    assert "= a batch of 48, then 10 epochs x 2 minibatches of 24 = 20 optimizer steps" in done.stdout
     assert "num_envs = 6\n" in (tmp_path / "runs/CartPole-v1/ppo/seed1/config.toml").read_text()
 
 
