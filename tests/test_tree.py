@@ -20,6 +20,7 @@ ORDER = [
     ["export"],
     ["report"],
     ["launch"],
+    ["run_texts"],
     ["look"],
     ["build"],
     ["ppo"],

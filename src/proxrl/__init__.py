@@ -16,11 +16,12 @@ from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
     from proxrl.callback import Callback
-    from proxrl.launch import Result, train
+    from proxrl.launch import train
     from proxrl.look.agent import Agent, load
     from proxrl.look.evaluation import evaluate
     from proxrl.look.recording import Recording, record
     from proxrl.look.window import play
+    from proxrl.run_texts import Result
     from proxrl.runs.evaluations import Scores
     from proxrl.tuning.run import Tuned, tune
 
@@ -52,7 +53,7 @@ __all__ = [
 # Where each name is defined. No module may have the name of a function here: importing the module would replace the function.
 _HOMES = {
     "train": "launch",
-    "Result": "launch",
+    "Result": "run_texts",
     "evaluate": "look.evaluation",
     "Scores": "runs.evaluations",
     "load": "look.agent",

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import proxrl
-from proxrl.launch import Result
+from proxrl.run_texts import Result
 from proxrl.runs.evaluations import Scores, ScoresByKind
 from proxrl.runs.metrics import RETURN
 from proxrl.runs.notebook import HEIGHT, MOST_POINTS, TOP, WIDTH, curve_svg, return_curve
