@@ -1,12 +1,15 @@
-"""Steps/s of whole training runs, ProxRL against Stable-Baselines3 with the same hyperparameters.
+"""Steps/s of whole training runs, ProxRL against Stable-Baselines3 with the same hyperparameters; with memory, against
+RecurrentPPO of sb3-contrib.
 
     python benchmarks/peers.py                          # all workloads
     python benchmarks/peers.py cartpole                 # one
     python benchmarks/peers.py --before ../earlier      # an earlier checkout of ProxRL as well
+    python benchmarks/peers.py --processor-time         # on a machine with other work
 
 Each run is a fresh process, so that no side benefits from caches that the other has warmed up. The time is measured from the end
 of the first iteration to the end of the last, without start-up. Machines are noisy, so the sides take turns, the ratios are
-computed within a round, and the median over the rounds is what counts.
+computed within a round, and the median over the rounds is what counts. Processor time is that of all threads of the process, so
+it is meaningful for workloads that have one thread.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,15 @@ CHEETAH = {"env": "HalfCheetah-v5", "num_minibatches": 32, "epochs": 10, "learni
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True, "clip_rewards": 10.0}
 WORKLOADS: dict[str, dict[str, Any]] = {
     "cartpole": {**SHARED, **CARTPOLE, "entropy_coef": 0.01, "total_steps": 51_200},
+    "cartpole-lstm": {
+        **SHARED,
+        **CARTPOLE,
+        "num_envs": 8,
+        "memory": "lstm",
+        "memory_size": 64,
+        "entropy_coef": 0.01,
+        "total_steps": 20_480,
+    },
     "cheetah1": {**SHARED, **CHEETAH, **NORMALIZED, "num_envs": 1, "rollout_steps": 2048, "total_steps": 20_480},
     "cheetah8": {**SHARED, **CHEETAH, **NORMALIZED, "num_envs": 8, "rollout_steps": 256, "total_steps": 20_480},
     "cheetah8-inprocess": {
@@ -52,18 +65,29 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_proxrl(settings: dict[str, Any]) -> float:
+Clock = Callable[[], float]
+
+
+def run_proxrl(settings: dict[str, Any], clock: Clock) -> float:
     """Train with ProxRL, and return its steps/s."""
     import proxrl
+    from proxrl import Callback
+
+    marks = []
+
+    class Marks(Callback):
+        def on_iteration(self, session: Any, metrics: dict[str, float]) -> None:
+            marks.append((session.step, clock()))
 
     settings = dict(settings)
     with tempfile.TemporaryDirectory() as folder:
-        result = proxrl.train(settings.pop("env"), runs_dir=folder, quiet=True, anneal_learning_rate=False, **settings)
-        lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
-    return (lines[-1]["step"] - lines[0]["step"]) / (lines[-1]["time"] - lines[0]["time"])
+        env = settings.pop("env")
+        proxrl.train(env, runs_dir=folder, quiet=True, anneal_learning_rate=False, callbacks=[Marks()], **settings)
+    (first, start), (last, end) = marks[0], marks[-1]
+    return (last - first) / (end - start)
 
 
-def run_sb3(settings: dict[str, Any]) -> float:
+def run_sb3(settings: dict[str, Any], clock: Clock) -> float:
     """Train with Stable-Baselines3, and return its steps/s."""
     import torch
     from stable_baselines3 import PPO
@@ -84,9 +108,17 @@ def run_sb3(settings: dict[str, Any]) -> float:
         envs = make_vec_env(settings["env"], settings["num_envs"], seed=1)
     if settings.get("normalize_observations"):
         envs = VecNormalize(envs, gamma=settings["gamma"])
-    model = PPO(
-        "CnnPolicy" if pixels else "MlpPolicy",
+    kind: Any = PPO
+    policy, policy_kwargs = "CnnPolicy" if pixels else "MlpPolicy", {}
+    if "memory" in settings:
+        from sb3_contrib import RecurrentPPO
+
+        kind = RecurrentPPO
+        policy, policy_kwargs = policy.replace("Policy", "LstmPolicy"), {"lstm_hidden_size": settings["memory_size"]}
+    model = kind(
+        policy,
         envs,
+        policy_kwargs=policy_kwargs,
         n_steps=settings["rollout_steps"],
         batch_size=settings["num_envs"] * settings["rollout_steps"] // settings["num_minibatches"],
         n_epochs=settings["epochs"],
@@ -102,32 +134,32 @@ def run_sb3(settings: dict[str, Any]) -> float:
     )
     marks = []
 
-    class Clock(BaseCallback):
+    class Marks(BaseCallback):
         def _on_step(self) -> bool:
             return True
 
         def _on_rollout_start(self) -> None:
-            marks.append((self.num_timesteps, time.perf_counter()))
+            marks.append((self.num_timesteps, clock()))
 
-    model.learn(settings["total_steps"], callback=Clock())
+    model.learn(settings["total_steps"], callback=Marks())
     step, start = marks[1]
-    return (model.num_timesteps - step) / (time.perf_counter() - start)
+    return (model.num_timesteps - step) / (clock() - start)
 
 
-def measure(side: str, settings: dict[str, Any], source: Path | None) -> float:
+def measure(side: str, settings: dict[str, Any], source: Path | None, clock: str) -> float:
     """Return the steps/s of one run in a fresh process, which imports `proxrl` from `source` if it is given."""
     env = {**os.environ, "PYTHONPATH": str(source)} if source else None
-    command = [sys.executable, __file__, "--one", side, json.dumps(settings)]
+    command = [sys.executable, __file__, "--one", side, clock, json.dumps(settings)]
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def compare(settings: dict[str, Any], rounds: int, sources: dict[str, Path | None]) -> str:
+def compare(settings: dict[str, Any], rounds: int, sources: dict[str, Path | None], clock: str) -> str:
     """Run all sides in turn, and return their median steps/s, the ratio of each to the first, and of the last two."""
     rates: dict[str, list[float]] = {name: [] for name in sources}
     for number in range(rounds):
         for name in list(sources)[:: 1 if number % 2 == 0 else -1]:  # reversed every other round: the order must not matter
-            rates[name].append(measure("proxrl" if sources[name] else "sb3", settings, sources[name]))
+            rates[name].append(measure("proxrl" if sources[name] else "sb3", settings, sources[name], clock))
     first, *others = sources
     pairs = [(name, first) for name in others] + ([(others[-1], others[-2])] if len(others) > 1 else [])
     parts = [f"{name} {statistics.median(rates[name]):,.0f} steps/s" for name in sources]
@@ -143,11 +175,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each side (default 5)")
     parser.add_argument("--total-steps", type=int, help="length of a run, instead of the workload's")
     parser.add_argument("--before", type=Path, metavar="PATH", help="checkout of an earlier commit of ProxRL to measure as well")
-    parser.add_argument("--one", nargs=2, metavar=("SIDE", "SETTINGS"), help=argparse.SUPPRESS)
+    parser.add_argument("--processor-time", action="store_true", help="steps per second of processor time")
+    parser.add_argument("--one", nargs=3, metavar=("SIDE", "CLOCK", "SETTINGS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        side, settings = options.one
-        print(json.dumps({"proxrl": run_proxrl, "sb3": run_sb3}[side](json.loads(settings))))
+        side, clock, settings = options.one
+        print(json.dumps({"proxrl": run_proxrl, "sb3": run_sb3}[side](json.loads(settings), getattr(time, clock))))
         return
     sources: dict[str, Path | None] = {"sb3": None, "proxrl": SOURCE}
     if options.before is not None:
@@ -155,10 +188,11 @@ def main() -> None:
         if not (before / "proxrl").is_dir():
             parser.error(f"--before: there is no src/proxrl in {options.before}")
         sources = {"sb3": None, "before": before, "after": SOURCE}
+    clock = "process_time" if options.processor_time else "perf_counter"
     for workload in options.workloads or WORKLOADS:
         settings = dict(WORKLOADS[workload])
         settings["total_steps"] = options.total_steps or settings["total_steps"]
-        print(f"{workload:<19} {compare(settings, options.rounds, sources)}", flush=True)
+        print(f"{workload:<19} {compare(settings, options.rounds, sources, clock)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ Finished runs are kept in a JSON file (--results), so that the measurement can b
 only if its settings have changed since. A task is solved at the end of the first iteration at which the mean return of the last
 episodes reaches its threshold: the last 100 training episodes, or the last 20 where an episode may last 500 steps or more.
 Actions are sampled, as they are in training. It is kept if that mean is still there at the end of the run, within 5% of the
-distance between a random policy and the threshold. Seconds count from the start of training, without the import of libraries;
-they are comparable only on a machine that does nothing else. Steps are always comparable.
+distance between a random policy and the threshold. Seconds are processor time (of all threads) from the start of training,
+without the import of libraries. They are a little higher on a machine that does other things too; steps are always comparable.
 """
 
 import argparse
@@ -356,9 +356,19 @@ def digest(settings: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def measure(env: str, side: str, seed: int, changes: dict[str, Any], until_solved: bool) -> dict[str, Any]:
+def is_known(result: dict[str, Any] | None, settings: str, until_solved: bool, max_steps: int | None) -> bool:
+    """Return whether a result is of these settings, and was not stopped earlier than this measurement would stop."""
+    if result is None or result["settings"] != settings:
+        return False
+    stopped_at = result.get("max_steps")
+    if result["solved"] is None and stopped_at is not None and (max_steps is None or max_steps > stopped_at):
+        return False
+    return until_solved or result["kept"] is not None
+
+
+def measure(env: str, side: str, seed: int, changes: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
     """Return the result of one run in a fresh process."""
-    command = [sys.executable, __file__, "--one", json.dumps([env, side, seed, changes, until_solved])]
+    command = [sys.executable, __file__, "--one", json.dumps([env, side, seed, changes, limits])]
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -366,8 +376,9 @@ def measure(env: str, side: str, seed: int, changes: dict[str, Any], until_solve
 
 
 def run_one(text: str) -> None:
-    env, side, seed, changes, until_solved = json.loads(text)
-    watch = Watch(TASKS[env], until_solved)
+    env, side, seed, changes, limits = json.loads(text)
+    task = TASKS[env]
+    watch = Watch(dataclasses.replace(task, capped_at=limits["max_steps"] or task.capped_at), limits["until_solved"])
     if side == "sb3":
         result = run_sb3(env, watch, seed, {**ZOO[env], **changes})
     else:
@@ -376,31 +387,41 @@ def run_one(text: str) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return a row for each task and side: median and worst steps and seconds to solved, and the returns at the end."""
+    """Return a row for each task and side: median and worst steps and processor seconds to solved, and the returns at the end."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for key, result in results.items():
+    for key, result in sorted(results.items(), key=lambda item: int(item[0].rpartition("|")[2])):
         env, label, _ = key.split("|")
         rows.setdefault((env, label), []).append(result)
     lines = [
-        "| task | settings | seeds | solved | kept | steps: median | worst | seconds: median | worst | lowest after | final |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| task | solved at (episodes) | settings | solved | steps: median | worst | seconds: median | worst | kept | final |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (env, label), runs in sorted(rows.items(), key=lambda row: (list(TASKS).index(row[0][0]), row[0][1])):
+        task = TASKS[env]
         solved = [run["solved"] for run in runs if run["solved"]]
-        steps = [mark["step"] for mark in solved] + [float("inf")] * (len(runs) - len(solved))
-        seconds = [mark["seconds"] for mark in solved] + [float("inf")] * (len(runs) - len(solved))
-        lowest = [f"{run['lowest_after']:.4g}" for run in runs if run["solved"]]
+        missing = [float("inf")] * (len(runs) - len(solved))
+        steps = [mark["step"] for mark in solved] + missing
+        seconds = [mark["cpu_seconds"] for mark in solved] + missing
+        never = f"not in {max(run['steps'] for run in runs if not run['solved']):,}" if missing else ""
+        marks = [
+            never if number == float("inf") else format(number, form)
+            for numbers, form in ((steps, ",.0f"), (seconds, ".1f"))
+            for number in (statistics.median(numbers), max(numbers))
+        ]
+        # A run that ended when its task was solved says nothing about the return at the end.
+        shown = [run["final"] for run in runs if run["kept"] is not None or not run["solved"]]
+        final = [f"{mean:.0f}" if abs(mean) >= 1000 else f"{mean:.3g}" for mean in shown]
         lines.append(
-            f"| {env} | {label} | {len(runs)} | {len(solved)} | {kept(runs)}"
-            f" | {statistics.median(steps):,.0f} | {max(steps):,.0f} | {statistics.median(seconds):.1f} | {max(seconds):.1f}"
-            f" | {' '.join(lowest)} | {' '.join(format(run['final'], '.4g') for run in runs)} |"
+            f"| {env} | {task.threshold:g} ({task.window}) | {label} | {len(solved)} of {len(runs)} | {' | '.join(marks)}"
+            f" | {kept(runs)} | {', '.join(final)} |"
         )
     return "\n".join(lines)
 
 
 def kept(runs: list[dict[str, Any]]) -> str:
-    known = [run["kept"] for run in runs if run["kept"] is not None]
-    return f"{sum(known)}" + ("" if len(known) == len(runs) else f" of {len(known)}")
+    """Return how many of the runs that solved their task, and went on, had it solved at the end."""
+    known = [run["kept"] for run in runs if run["kept"] is not None and run["solved"]]
+    return f"{sum(known)} of {len(known)}" if known else "-"
 
 
 def main() -> None:
@@ -412,6 +433,7 @@ def main() -> None:
     parser.add_argument("--label", help="name of these results in the table (default: the side)")
     parser.add_argument("--results", type=Path, default=Path("solved.json"), help="where results are kept (default: solved.json)")
     parser.add_argument("--until-solved", action="store_true", help="end each run when its task is solved; kept is unknown")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="end runs that have not solved their task after N steps")
     parser.add_argument("--table", action="store_true", help="print the results, without running anything")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -420,15 +442,15 @@ def main() -> None:
         return
     results: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
     changes = dict(word.split("=", 1) for word in options.set)
+    limits = {"until_solved": options.until_solved, "max_steps": options.max_steps}
     for env in () if options.table else options.tasks or TASKS:
         for side in options.sides:
             settings = settings_of(env, side, changes)
             for seed in options.seeds if settings else ():
                 key, identity = f"{env}|{options.label or side}|{seed}", digest(settings)
-                known = results.get(key, {})
-                if known.get("settings") == identity and (options.until_solved or known["kept"] is not None):
+                if is_known(results.get(key), identity, **limits):
                     continue
-                result = {**measure(env, side, seed, changes, options.until_solved), "settings": identity, "changes": changes}
+                result = {**measure(env, side, seed, changes, limits), "settings": identity, "changes": changes, **limits}
                 results = json.loads(options.results.read_text()) if options.results.exists() else {}
                 results[key] = result
                 options.results.write_text(json.dumps(results, indent=1))

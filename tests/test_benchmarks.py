@@ -27,13 +27,14 @@ def test_peers_prints_the_median_of_the_ratios_within_rounds(monkeypatch: pytest
     names = {source: name for name, source in sources.items()}
     order = []
 
-    def measure(side: str, _settings: dict[str, object], source: Path | None) -> float:
+    def measure(side: str, _settings: dict[str, object], source: Path | None, clock: str) -> float:
+        assert clock == "process_time"
         assert side == ("proxrl" if source else "sb3")
         order.append(names[source])
         return rates[names[source]][order.count(names[source]) - 1]
 
     monkeypatch.setattr(peers, "measure", measure)
-    line = peers.compare({}, 3, sources)
+    line = peers.compare({}, 3, sources, "process_time")
     assert order == ["sb3", "before", "after", "after", "before", "sb3", "sb3", "before", "after"]
     assert "sb3 100 steps/s   before 200 steps/s   after 300 steps/s" in line
     assert "before/sb3 2.00 (2.00, 3.00, 1.00)" in line
@@ -44,16 +45,21 @@ def test_peers_prints_the_median_of_the_ratios_within_rounds(monkeypatch: pytest
 def test_peers_measures_the_given_checkout(tmp_path: Path) -> None:
     package = tmp_path / "src/proxrl"
     package.mkdir(parents=True)
-    metrics = r"""'{"step": 10, "time": 1.0}\n{"step": 30, "time": 2.0}\n'"""
-    package.joinpath("__init__.py").write_text(f"""
-from pathlib import Path
+    package.joinpath("__init__.py").write_text("""
+import time
 from types import SimpleNamespace
 
-def train(env, runs_dir, **settings):
-    Path(runs_dir, "metrics.jsonl").write_text({metrics})
-    return SimpleNamespace(path=Path(runs_dir))
+class Callback:
+    pass
+
+def train(env, callbacks, **settings):
+    for step in (10, 10_010):
+        callbacks[0].on_iteration(SimpleNamespace(step=step), {})
+        time.sleep(0.01)
 """)
-    assert load("peers").measure("proxrl", {"env": "E"}, tmp_path / "src") == 20.0
+    for clock in ("perf_counter", "process_time"):
+        rate = load("peers").measure("proxrl", {"env": "E"}, tmp_path / "src", clock)
+        assert rate < 1e6 if clock == "perf_counter" else rate > 1e6  # sleeping takes no processor time
 
 
 def test_pixels_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +106,13 @@ def test_solved_follows_the_mean_of_the_last_episodes(monkeypatch: pytest.Monkey
     one, two = ({**follow([[10.0, 10.0]] * count)[1], "settings": ""} for count in (1, 2))
     failed = {**two, "solved": None, "kept": False}
     row = solved.table({"CartPole-v1|preset|1": one, "CartPole-v1|preset|2": failed}).splitlines()[-1]
-    assert row.startswith("| CartPole-v1 | preset | 2 | 1 | 1 | inf | inf |")
+    assert row.startswith("| CartPole-v1 | 475 (20) | preset | 1 of 2 | not in 200 | not in 200 | not in 200 |")
+    assert row.endswith("| 1 of 1 | 10, 10 |")
+    stopped = {**failed, "max_steps": 200}
+    assert solved.is_known(stopped, "", until_solved=True, max_steps=200)
+    assert not solved.is_known(stopped, "", until_solved=True, max_steps=300)  # it might have been solved by then
+    assert not solved.is_known({**one, "kept": None}, "", until_solved=False, max_steps=None)
+    assert not solved.is_known(one, "other settings", until_solved=True, max_steps=None)
     assert solved.settings_of("CartPole-v1", "reference", {}) == solved.settings_of("CartPole-v1", "reference", {"seed": 1})
     assert solved.settings_of("CartPole-v1", "preset", {}) != solved.settings_of("CartPole-v1", "reference", {})
     assert solved.settings_of("Taxi-v4", "sb3", {}) is None

@@ -19,11 +19,14 @@ EXPECTED = {
     "asymmetric_critic": r"explains (0\.[89]\d|1\.00) of the returns; without the hidden key -?0\.[01]\d\n"
     r"actions that depend on the hidden key: 0$",
     "hybrid_action": r"'side': np\.int64\(0\).*\n.*'side': np\.int64\(1\).*\nmean distance from the goal 0\.0\d\d$",
+    "own_advantage": r"mean return of the last 100 episodes: [1-4]\d\d$",
+    "own_bonus": r"bonus per step: [01]\.\d\d\d before the models have learned, 0\.0\d\d at the end$",
     "own_callback": r"mean bonus of the last iteration was 0\.\d\d per step\n"
     r"stopped at step \d{5} of 400000 with a return of -1[0-4]\d$",
     "own_encoder": r"correct for (9\d|100) of 100 images$",
     "own_environment": r"the agent goes right$",
     "own_logger": r"metrics\.csv has 15 metrics of 40 iterations, charts/SPS among them: True$",
+    "own_loss": r"prediction error: 0\.\d\d at first, 0\.0\d at the end$",
     "own_networks": r"parameters: policy 146, value 4545\nthe pole stays up for [1-5]\d\d steps$",
     "own_schedule": r"step 256: entropy_coef 0\.02000\n.*step 5376: .* 0\.02000\n.*step 10496: .* 0\.00500\n.*: .* 0\.00125$",
 }

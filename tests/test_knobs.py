@@ -281,13 +281,13 @@ def test_clip_bootstrap_limits_the_value_at_truncations_and_rollout_ends_only(co
     free, clipped = (make_parts(pool(scripted(SCRIPTS)), compute=compute, clip_bootstrap=clip) for clip in (None, limit))
     rollout = collect(free)
     evaluation = free.compute.evaluate(rollout)
-    value, next_value = np.asarray(evaluation.value), np.array(evaluation.next_value)
+    value, next_value = np.asarray(evaluation.value)[:-1, :, 0], np.array(evaluation.next_value)[..., 0]
     assert (np.abs(next_value) > limit).mean() > 0.5
     for t, n in np.ndindex(rollout.reward.shape):
         if rollout.truncated[t, n] or t == len(rollout.reward) - 1:
             next_value[t, n] = np.clip(next_value[t, n], -limit, limit)
     terminated, ended = rollout.terminated.astype(float), (rollout.terminated | rollout.truncated).astype(float)
-    expected = ppo.gae(rollout.reward, value, next_value, terminated, ended, 0.9, 0.8)
+    expected = ppo.gae(rollout.reward, value, next_value, terminated, ended, 0.9, 0.8, rollout.valid.astype(float))
     batch = ppo.advantage(clipped, collect(clipped), clipped.config.at(0))
     assert np.allclose(np.asarray(batch.advantage).reshape(expected.shape), expected, atol=1e-5)
     unlimited = ppo.advantage(free, collect(free), free.config.at(0))
@@ -434,7 +434,7 @@ def test_a_shared_trunk_is_computed_once_and_learns_from_both() -> None:
     policy.zero_grad(set_to_none=True)
     value.sum().backward()
     assert all(parameter.grad is not None for parameter in policy.actor.parameters())
-    assert torch.equal(policy.values(policy.preprocess(obs)), value)
+    assert torch.equal(policy.values(policy.preprocess(obs), (), None), value)
 
 
 @pytest.mark.parametrize("name", ["tanh", "relu", "elu", "gelu", "silu"])

@@ -163,10 +163,10 @@ def test_next_value_is_that_of_the_true_successor(pool: Any, normalize: bool, co
             if ending == "dummy":
                 continue
             assert rollout.reward[t, n] == Scripted.reward(*obs)
-            assert float(evaluation.value[t, n]) == pytest.approx(value_of(parts, obs), abs=1e-5)
+            assert float(evaluation.value[t, n, 0]) == pytest.approx(value_of(parts, obs), abs=1e-5)
             if ending != "terminated":  # nothing follows a termination, so next_value is not used there
                 bootstrapped = obs if pool is LostEnvs and ending == "truncated" else successor
-                assert float(evaluation.next_value[t, n]) == pytest.approx(value_of(parts, bootstrapped), abs=1e-5)
+                assert float(evaluation.next_value[t, n, 0]) == pytest.approx(value_of(parts, bootstrapped), abs=1e-5)
             kinds.add(ending)
     assert kinds == {"", "terminated", "truncated"}
 
@@ -231,7 +231,7 @@ def test_target_is_advantage_plus_value_and_rows_run_over_environments_first() -
     perturb(parts)
     rollout = collect(parts)
     batch = ppo.advantage(parts, rollout, parts.config.at(0))
-    assert np.allclose(batch.target, batch.advantage + batch.value)
+    assert np.allclose(batch.target[:, 0], batch.advantage + batch.value[:, 0])
     assert np.array_equal(batch.obs[0].reshape(12, 3, 3), rollout.obs[:-1])
 
 
@@ -294,8 +294,8 @@ def at_start(parts: Parts) -> Coefficients:
 
 
 def make_batch(**columns: Any) -> Batch:
-    defaults = dict.fromkeys(("obs", "action", "log_prob", "value", "advantage", "target", "weight"))
-    return Batch(**{**defaults, **columns})
+    defaults = dict.fromkeys(field.name for field in dataclasses.fields(Batch))
+    return Batch(**{**defaults, "state": (), **columns})
 
 
 def coefficients(clip: float | None = 0.2, value_clip: float | None = 0.2, **changes: float) -> Coefficients:
@@ -311,11 +311,11 @@ def test_loss_and_its_gradient_by_hand() -> None:
     batch = make_batch(
         log_prob=np.full(4, -1.0),
         advantage=np.array([2.0, -2.0, 1.0, 100.0]),
-        value=np.array([1.0, 0.0, 1.0, 50.0]),
-        target=np.array([3.0, -1.0, 2.0, -50.0]),
+        value=np.array([[1.0], [0.0], [1.0], [50.0]]),
+        target=np.array([[3.0], [-1.0], [2.0], [-50.0]]),
         weight=np.array([0.5, 0.25, 0.25, 0.0]),
     )
-    outputs = Outputs(np.log(ratio) - 1, np.array([1.0, 2.0, 3.0, 9.0]), np.array([2.0, 1.0, 1.2, 0.0]))
+    outputs = Outputs(np.log(ratio) - 1, np.array([1.0, 2.0, 3.0, 9.0]), np.array([[2.0], [1.0], [1.2], [0.0]]))
     terms, gradient = ppo.loss(np, outputs, batch, coefficients(0.2, 0.5, entropy_coef=0.1))
     assert terms.policy_loss == pytest.approx(-(0.5 * 2 * 1.2 + 0.25 * -2 * 1.5 + 0.25 * 1.1))
     # 0: V is clipped to 1.5, error -1.5; 1: clipped to 0.5, but the unclipped error 2 is larger; 2: within 0.5 of the old value,
@@ -327,7 +327,7 @@ def test_loss_and_its_gradient_by_hand() -> None:
     assert terms.clipfrac == pytest.approx(0.75)
     assert gradient.log_prob == pytest.approx([0, 0.25 * 2 * 1.5, -0.25 * 1.1, 0])
     assert gradient.entropy == pytest.approx([-0.05, -0.025, -0.025, 0])
-    assert gradient.value == pytest.approx([0, 0.5 * 0.25 * 2, 0.5 * 0.25 * -0.8, 0])
+    assert gradient.value.ravel() == pytest.approx([0, 0.5 * 0.25 * 2, 0.5 * 0.25 * -0.8, 0])
 
 
 def textbook(
@@ -338,7 +338,7 @@ def textbook(
     policy_loss = torch.max(-batch.advantage * ratio, -batch.advantage * torch.clamp(ratio, 1 - clip, 1 + clip))
     unclipped = (outputs.value - batch.target) ** 2
     clipped = (batch.value + torch.clamp(outputs.value - batch.value, -value_clip, value_clip) - batch.target) ** 2
-    value_loss = 0.5 * torch.max(unclipped, clipped)
+    value_loss = 0.5 * torch.max(unclipped, clipped).sum(-1)
     divergence = (ratio - 1) - ratio.log()
     total = (batch.weight * (policy_loss + vf * value_loss - ent * outputs.entropy + kl * divergence)).sum()
     return (total, *((batch.weight * term).sum() for term in (policy_loss, value_loss, outputs.entropy)))
@@ -351,13 +351,14 @@ def textbook(
 def test_loss_equals_autograd_on_the_textbook_formula(seed: int, clip: float, value_clip: float, kl: float) -> None:
     rng = np.random.default_rng(seed)
     rows = 200
-    columns = {name: rng.normal(size=rows) for name in ("log_prob", "value", "advantage", "target")}
+    columns = {name: rng.normal(size=rows) for name in ("log_prob", "advantage")}
+    columns |= {name: rng.normal(size=(rows, 2)) for name in ("value", "target")}  # two value streams
     weight = rng.random(rows) * rng.integers(0, 2, rows)
     columns["weight"] = weight / weight.sum()
     assert (weight == 0).sum() > 50
     # Half of the ratios within 1 +- 0.2, half far beyond; new values on both sides of the clip range.
     log_ratio = np.where(rng.integers(0, 2, rows), 0.1, 1.0) * rng.normal(size=rows)
-    values = np.where(rng.integers(0, 2, rows), 0.1, 1.0) * rng.normal(size=rows) + columns["value"]
+    values = np.where(rng.integers(0, 2, (rows, 2)), 0.1, 1.0) * rng.normal(size=(rows, 2)) + columns["value"]
     arrays = (columns["log_prob"] + log_ratio, rng.random(rows), values)
 
     torch_batch = make_batch(**{name: torch.from_numpy(column) for name, column in columns.items()})
@@ -378,9 +379,10 @@ def test_loss_equals_autograd_on_the_textbook_formula(seed: int, clip: float, va
 
 def test_loss_of_numpy_and_torch_agree_in_single_precision() -> None:
     rng = np.random.default_rng(0)
-    columns = {name: rng.normal(size=64).astype(np.float32) for name in ("log_prob", "value", "advantage", "target")}
+    columns = {name: rng.normal(size=64).astype(np.float32) for name in ("log_prob", "advantage")}
+    columns |= {name: rng.normal(size=(64, 1)).astype(np.float32) for name in ("value", "target")}
     columns["weight"] = np.full(64, 1 / 64, np.float32)
-    arrays = rng.normal(size=(3, 64)).astype(np.float32)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in (64, 64, (64, 1))]
     by_numpy = ppo.loss(np, Outputs(*arrays), make_batch(**columns), coefficients())
     tensors = make_batch(**{name: torch.from_numpy(column) for name, column in columns.items()})
     by_torch = ppo.loss(torch, Outputs(*map(torch.from_numpy, arrays)), tensors, coefficients())
@@ -394,8 +396,9 @@ def test_kl_estimate_is_never_negative_while_the_plain_one_may_be() -> None:
     plain = []
     for _ in range(100):
         zeros = np.zeros(8)
-        batch = make_batch(log_prob=zeros, value=zeros, advantage=zeros, target=zeros, weight=np.full(8, 0.125))
-        terms, _ = ppo.loss(np, Outputs(rng.normal(0, 0.3, 8), zeros, zeros), batch, coefficients(entropy_coef=0.0))
+        column = zeros[:, None]
+        batch = make_batch(log_prob=zeros, value=column, advantage=zeros, target=column, weight=np.full(8, 0.125))
+        terms, _ = ppo.loss(np, Outputs(rng.normal(0, 0.3, 8), zeros, column), batch, coefficients(entropy_coef=0.0))
         assert terms.approx_kl >= 0
         plain.append(terms.old_approx_kl)
     assert min(plain) < 0
@@ -484,7 +487,7 @@ def test_one_update_step_equals_autograd_and_torch_adam_on_the_whole_policy(comp
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.01, eps=1e-5)
     logits = policy.action(policy.actor(batch.obs))
     distribution = torch.distributions.Categorical(logits=logits)
-    values = policy.value(policy.critic(batch.obs)).squeeze(-1)
+    values = policy.value(policy.critic(batch.obs))
     outputs = Outputs(distribution.log_prob(batch.action), distribution.entropy(), values)
     batch.advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
     batch.weight = torch.full_like(batch.weight, 1 / len(batch.weight))
@@ -524,7 +527,7 @@ def test_explained_variance(compute: str, offset: float) -> None:
     weight = np.array([1, 1, 1, 1, 0], np.float32)
 
     def explained(value: Any) -> float:
-        columns = {"target": target + offset, "value": np.array(value) + offset}
+        columns = {"target": (target + offset)[:, None], "value": (np.array(value) + offset)[:, None]}
         arrays = {name: parts.compute.array(column.astype(np.float32)) for name, column in columns.items()}
         return ppo.explained_variance(parts, make_batch(**arrays, weight=parts.compute.array(weight)))
 
@@ -655,7 +658,7 @@ def test_nothing_past_the_budget_enters_advantages(compute: str, budget: int) ->
         estimates.append(np.asarray(batch.advantage)[counts])
         # The definition, from the rewards of counted rows alone: the last one of each environment bootstraps.
         evaluation = parts.compute.evaluate(rollout)
-        value, next_value = np.asarray(evaluation.value), np.asarray(evaluation.next_value)
+        value, next_value = np.asarray(evaluation.value)[..., 0], np.asarray(evaluation.next_value)[..., 0]
         expected = np.zeros(rollout.reward.shape)
         for n in range(3):
             advantage = 0.0

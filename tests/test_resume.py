@@ -57,8 +57,12 @@ SETTINGS_WITH_STATE: list[dict[str, Any]] = [
     {"kl_coef": 1.0, "adaptive_kl": 0.01, "adaptive_learning_rate": 0.01},
     {"optimizer": "sgd", "value_optimizer": "rmsprop", "value_epochs": 3, "value_learning_rate": 1e-3},
     {"action_distribution": "beta", "trunk": "shared", "accumulate": 2},
+    {"noise": "gsde", "noise_interval": 7, "log_std_init": -2, "rpo_alpha": 0.3},
     {"resets": "hard", "max_episode_steps": 130, "learning_starts": 500},
+    {"memory": "lstm", "memory_size": 8, "sequence_length": 40},
     {"resets": "hard", "vector": "workers", "num_workers": 2, "max_episode_steps": 40},
+    {"bonus": ("icm", "rnd"), "rnd_coef": "linear:1:0.5"},
+    {"learner": ["learners:Auxiliary", "coef=0.5", "learners:OwnStream"], "advantage": ["learners:doubled", "factor=1.5"]},
 ]
 
 

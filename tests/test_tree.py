@@ -27,6 +27,7 @@ ORDER = [
     ["session"],
     ["collect"],
     ["engine"],
+    ["bonus"],
     ["policy"],
     ["check"],
     ["callback", "log"],

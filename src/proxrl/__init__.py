@@ -15,6 +15,7 @@ from proxrl.config import Config
 from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
+    from proxrl.bonus.api import Learner
     from proxrl.callback import Callback
     from proxrl.launch import train
     from proxrl.look.agent import Agent, load
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 # work they take the time of the very thread they wait for, and a run slows down by up to ten times (docs/performance.md). Here
 # they are made to sleep sooner. OpenMP reads this when torch is first imported, so import proxrl before torch.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
-    os.environ["GOMP_SPINCOUNT"] = "30000"
+    os.environ["GOMP_SPINCOUNT"] = "40000"
 
 __all__ = [
     "Agent",
     "Callback",
     "Config",
+    "Learner",
     "ProxRLError",
     "Recording",
     "Result",
@@ -52,6 +54,7 @@ __all__ = [
 
 # Where each name is defined. No module may have the name of a function here: importing the module would replace the function.
 _HOMES = {
+    "Learner": "bonus.api",
     "train": "launch",
     "Result": "run_texts",
     "evaluate": "look.evaluation",

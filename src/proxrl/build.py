@@ -12,8 +12,13 @@ from typing import Any
 
 import torch
 
+from proxrl.bonus.api import LearnerSetup, state_tensors
+from proxrl.bonus.calling import term_names
+from proxrl.bonus.estimator import load_estimator
+from proxrl.bonus.registry import build_learners, learning_parameters
 from proxrl.collect.collector import Collector
 from proxrl.collect.minibatches import Minibatches
+from proxrl.collect.perturbation import Perturbation
 from proxrl.collect.rewards import RewardScaler
 from proxrl.config import Config
 from proxrl.config.wrappers import load_wrapping
@@ -24,6 +29,7 @@ from proxrl.engine.descent import GradientDescent
 from proxrl.engine.flat import FlatParameters
 from proxrl.engine.memory import refuse_too_large
 from proxrl.engine.numpy_mlp import NumpyCompute
+from proxrl.engine.numpy_recurrent import NumpyRecurrentCompute
 from proxrl.engine.optimizers import Optimizer
 from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small
 from proxrl.envs.api import Environments
@@ -32,9 +38,10 @@ from proxrl.envs.registry import make_environments
 from proxrl.envs.stacking import stack_frames, stack_size
 from proxrl.errors import CollectiveError, ProxRLError
 from proxrl.log.activity import Activity
-from proxrl.policy.networks import make_policy
+from proxrl.policy.freezing import freeze
+from proxrl.policy.networks import add_value_streams, make_policy
 from proxrl.policy.policy import Policy
-from proxrl.ppo import Parts
+from proxrl.ppo import Parts, gae
 from proxrl.session import Trainee
 from proxrl.world.api import World, this_location
 from proxrl.world.launcher import Launch, launched, set_rendezvous_from_slurm
@@ -60,13 +67,23 @@ def build(config: Config, env: str | Callable[..., Any], world: World | None = N
 
 def assemble(config: Config, environments: Environments, world: World, device: torch.device, first_env: int = 0) -> Parts:
     """Build the parts around a pool of environments."""
-    policy = make_policy(config, environments.observation_space, environments.action_space).to(device)
-    parameters = FlatParameters(policy.groups())
-    compute = build_compute(config, policy, parameters)
+    observation_space, action_space = environments.observation_space, environments.action_space
+    policy = make_policy(config, observation_space, action_space).to(device)
+    counts = environments.num_envs, first_env, environments.frame_stack
+    setup = LearnerSetup(config, observation_space, action_space, policy, world, *counts)
+    learners = build_learners(setup, device)
+    add_value_streams(policy, 1 + sum(learner.column > 0 for learner in learners), config.seed)
+    freeze(policy, config)
+    policy_group, value_group = policy.groups()
+    learning = learning_parameters(learners, policy_group + value_group)
+    parameters = FlatParameters((policy_group + learning, value_group), len(term_names(learners)))
+    compute = build_compute(config, policy, parameters, any(learner.sees_features for learner in learners))
     optimizer = Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum)
-    activity, hard_resets = Activity(), config.resets == "hard"
-    collector = Collector(environments, compute, policy, world, config.rollout_steps, first_env, hard_resets, activity)
+    activity = Activity()
+    keeps_final_obs = any(learner.sees_final_obs for learner in learners)
+    collector = Collector(environments, compute, policy, world, config, first_env, activity, keeps_final_obs)
     collector.record_info(config.log_info or ())
+    perturbation = Perturbation(config.rpo_alpha, policy.head.means, policy.head.inputs)
     return Parts(
         config=config,
         world=world,
@@ -76,11 +93,13 @@ def assemble(config: Config, environments: Environments, world: World, device: t
         parameters=parameters,
         compute=compute,
         optimizer=optimizer,
-        descent=GradientDescent(compute, parameters, optimizer, world, config.accumulate),
+        descent=GradientDescent(compute, parameters, optimizer, world, config.accumulate, learners),
         adaptive=AdaptiveCoefficients(config.adaptive_kl, config.adaptive_learning_rate),
         reward_scaler=RewardScaler(environments.num_envs, config.normalize_rewards, config.clip_rewards, config.reward_scale),
         collector=collector,
-        minibatches=Minibatches(config, compute, world, first_env, activity),
+        minibatches=Minibatches(config, compute, world, first_env, activity, perturbation),
+        estimator=load_estimator(config.advantage, gae, compute.array),
+        learners=learners,
         activity=activity,
     )
 
@@ -93,7 +112,7 @@ def trainee(parts: Parts) -> Trainee:
         states = {
             f"{prefix}.{name}": tensor for prefix, module in modules.items() for name, tensor in module.state_dict().items()
         }
-        return states | parts.optimizer.tensors()
+        return states | state_tensors(parts.learners) | parts.optimizer.tensors()
 
     def restore(_: dict[str, torch.Tensor]) -> None:
         """Nothing is left to do: the tensors are the parts' own."""
@@ -214,17 +233,21 @@ def device_index(world: World, ids: Sequence[int] | None, visible: int) -> int |
     return world.local_rank if world.local_size > 1 and visible > 1 else None
 
 
-def build_compute(config: Config, policy: Policy, parameters: FlatParameters) -> Compute:
+def build_compute(config: Config, policy: Policy, parameters: FlatParameters, sees_features: bool = False) -> Compute:
+    """Choose how the policy's arithmetic is done; by autograd if a learner needs the policy's features or a part is frozen."""
     count_work(policy, config)
-    possible = NumpyCompute.supports(policy) and parameters.values.device.type == "cpu" and config.accumulate == 1
-    possible = possible and config.precision == "float32" and not config.compile
+    numpy_compute = NumpyRecurrentCompute if policy.recurrent else NumpyCompute
+    possible = numpy_compute.supports(policy) and parameters.values.device.type == "cpu" and config.accumulate == 1
+    possible = possible and config.precision == "float32" and not config.compile and not sees_features
+    possible = possible and all(parameter.requires_grad for parameter in policy.parameters())
     if config.compute == "numpy" and not possible:
         raise ProxRLError(
-            "--compute numpy is for separate MLPs with tanh or relu, Discrete or clipped Gaussian actions, --device cpu,"
-            " --accumulate 1 and neither --precision nor --compile; use --compute autograd"
+            "--compute numpy is for separate MLPs with tanh or relu, alone or with an LSTM or GRU, Discrete or clipped Gaussian"
+            " actions, --device cpu, --accumulate 1, none of --precision, --compile and --freeze, and no learner that sees"
+            " features; use --compute autograd"
         )
     if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(policy, config)):
-        return NumpyCompute(policy, parameters)
+        return numpy_compute(policy, parameters)
     check_precision(config.precision, parameters.values.device)
     return TorchCompute(policy, parameters, config.precision, config.compile)
 

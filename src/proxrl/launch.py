@@ -49,6 +49,7 @@ from proxrl.runs.changes import check_allowed
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.runs.metrics import RETURN, read_lines
+from proxrl.runs.origin import load_origin, read_origin, start_from
 from proxrl.runs.status import sudden_end
 from proxrl.session import Observers, Saved, Session, check_restorable
 from proxrl.world.api import World, on_all_ranks
@@ -151,7 +152,13 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         session = Session(config, world, trainee(parts), folder, observers, saved)
         message = "" if options.quiet else "stopping after this iteration"
         signals = stack.enter_context(stopping_signals(message, session.request_stop, world.size > 1, display.notice))
-        notes = [*earlier_end(folder, world), *remarks(parts), *resume_notes(env, session.step), *map(str, folder.changed)]
+        notes = [
+            *earlier_end(folder, world),
+            *beginning(folder, session),
+            *remarks(parts),
+            *resume_notes(env, session.step),
+            *map(str, folder.changed),
+        ]
         display.start("\n".join([opening(config, folder.path, session.step, world, session.finished_by), *notes]))
         train_and_save(parts, session, env, look=saved is None and not options.quiet)
         result = conclude(session, signals)
@@ -182,11 +189,16 @@ def open_folder(stack: ExitStack, folder: RunFolder, parts: Parts, options: RunO
     for logger in plugins("logger", config.logger, config.logger_kwargs):
         stack.callback(close, logger)
         loggers.append(logger)
+    trained = trainee(parts)
+    resumes = not options.clobber and folder.latest_checkpoint() is not None
+    loaded = None if resumes else load_origin(config, folder, options.runs_dir, trained, trained.tensors())
     stack.enter_context(folder)
     folder.create(config, options.clobber, options.allow_change)
     saved = folder.load_latest()
-    if saved is not None:
-        check_restorable(trainee(parts), folder, saved)
+    if saved is None:
+        start_from(loaded, folder, trained.tensors())
+    else:
+        check_restorable(trained, folder, saved)
     for logger in make_loggers(folder, config, saved[1]["step"] if saved else None, options):
         stack.callback(logger.close)
         loggers.append(logger)
@@ -217,6 +229,12 @@ def earlier_end(folder: RunFolder, world: World) -> list[str]:
     if status.get("state") != "running":
         return []
     return [f"The session before {sudden_end(int(status.get('step') or 0))}"]
+
+
+def beginning(folder: RunFolder, session: Session) -> list[str]:
+    """Return a line if the run starts now, with the weights of another."""
+    origin = read_origin(folder) if session.step == 0 and session.world.rank == 0 else None
+    return [] if origin is None else [f"Starting with the weights and statistics of {origin}"]
 
 
 def remarks(parts: Parts) -> list[str]:
@@ -387,7 +405,8 @@ def evaluator(env: EnvLike, parts: Parts, eval_env: Any = None) -> Iterator[Call
 
     def build_kept() -> None:
         if not kept and mine:
-            kept.append(build_environments(eval_config, other.env or env, len(mine), mine.start, world))
+            with other.naming_its_flag(config):
+                kept.append(build_environments(eval_config, other.env or env, len(mine), mine.start, world))
 
     def evaluate(step: int) -> Scores:
         seed = integer_seed(config.seed, Purpose.EVALUATION, step)

@@ -10,21 +10,24 @@ collect/minibatches.py, gradient clipping in engine/descent.py, and annealing in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from proxrl.bonus.api import Learner, Stream
+from proxrl.bonus.calling import learner_metrics, learner_reward, term_names, value_streams
 from proxrl.collect.collector import Collector
 from proxrl.collect.minibatches import Minibatches, moments
 from proxrl.collect.rewards import RewardScaler
 from proxrl.common.seeding import Purpose, generator
 from proxrl.config import Coefficients, Config, Phase
 from proxrl.engine.adaptive import AdaptiveCoefficients
-from proxrl.engine.api import Compute, Outputs
+from proxrl.engine.api import Compute, Evaluation, Outputs
 from proxrl.engine.descent import GradientDescent
 from proxrl.engine.flat import FlatParameters
 from proxrl.engine.optimizers import Optimizer
@@ -37,6 +40,10 @@ from proxrl.types import Array, Batch, Rollout, Terms
 from proxrl.world.api import World
 
 Streams = list[np.random.Generator]
+Estimator = Callable[..., Array]  # takes and returns what `gae` does
+
+
+APPROX_KL = Terms._fields.index("approx_kl")
 
 
 @dataclass
@@ -56,6 +63,8 @@ class Parts:
     reward_scaler: RewardScaler
     collector: Collector
     minibatches: Minibatches
+    estimator: Estimator  # of advantages: by default `gae`
+    learners: tuple[Learner, ...]  # what learns beside the policy, such as curiosity; usually none
     activity: Activity  # what collector and minibatches are doing, for the display
 
 
@@ -78,7 +87,7 @@ def train(parts: Parts, session: Session) -> None:
         parts.policy.preprocess.merge(rollout.obs, rollout.valid, parts.world)
 
         schedules = {f"charts/{name}": getattr(now, name) for name in config.scheduled}
-        session.report(parts.collector.progress(rollout), schedules | metrics)
+        session.report(parts.collector.progress(rollout), schedules | metrics | learner_metrics(parts.learners))
 
 
 def random_streams(parts: Parts, iteration: int) -> Streams:
@@ -93,18 +102,51 @@ def random_streams(parts: Parts, iteration: int) -> Streams:
 def advantage(parts: Parts, rollout: Rollout, now: Coefficients) -> Batch:
     """Evaluate the rollout with the policy that acted and estimate advantages; return one row per step of each environment."""
     compute, library = parts.compute, parts.compute.library
-    reward = compute.array(parts.reward_scaler.scale(rollout, now.gamma, parts.world))
+    streams = value_streams(parts.learners, now)
+    reward = compute.array(rewards(parts, rollout, now, len(streams)))
     evaluation = compute.evaluate(rollout)
+    estimates = [estimate(parts, stream, rollout, reward[..., h], evaluation, h) for h, stream in enumerate(streams)]
+    value = evaluation.value[:-1]
+    columns = {
+        "log_prob": evaluation.log_prob,
+        "value": value,
+        "advantage": sum(stream.coef * each for stream, each in zip(streams, estimates, strict=True)),
+        "target": library.stack(estimates, -1) + value,
+        "weight": compute.array(rollout.valid.astype(np.float32)),
+        "rows": compute.array(np.arange(rollout.valid.size).reshape(rollout.valid.shape)),
+        "starts": compute.array(rollout.starts[:-1]),
+    }
+    flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+    states = tuple(state[:-1].flatten(0, 1) for state in rollout.states)
+    return Batch(evaluation.obs, evaluation.action, **flat, state=states)
+
+
+def estimate(parts: Parts, stream: Stream, rollout: Rollout, reward: Array, evaluation: Evaluation, h: int) -> Array:
+    """Estimate the advantages [T, N] of value stream `h`. Usually there is one, of the environment's rewards."""
+    compute, library = parts.compute, parts.compute.library
+    value, next_value = evaluation.value[..., h], evaluation.next_value[..., h]
+    valid = compute.array(rollout.valid.astype(np.float32))
+    terminated, ended = rollout.terminated, rollout.terminated | rollout.truncated
+    if not stream.episodic:  # the end of an episode is followed by the beginning of the next
+        terminated = ended = np.zeros_like(ended)
+        observed = rollout.valid.copy()
+        observed[1:] |= rollout.last[:-1]  # past the step budget, but where the last step that counts has led
+        next_value = following(library, value, compute.array(observed))
     # At a truncation and at the end of the rollout, the successor's value stands for all rewards that would have followed.
     limit = _limit(parts.config.clip_bootstrap)
-    bootstrapped = compute.array(rollout.truncated | rollout.last)
-    next_value = library.where(bootstrapped, library.clip(evaluation.next_value, -limit, limit), evaluation.next_value)
-    terminated = compute.array(rollout.terminated.astype(np.float32))
-    trace_ends = compute.array((rollout.terminated | rollout.truncated | rollout.last).astype(np.float32))
-    estimate = gae(reward, evaluation.value, next_value, terminated, trace_ends, now.gamma, now.gae_lambda)
-    weight = compute.array(rollout.valid.astype(np.float32))
-    columns = (evaluation.log_prob, evaluation.value, estimate, estimate + evaluation.value, weight)
-    return Batch(evaluation.obs, evaluation.action, *(column.reshape(-1) for column in columns))
+    bootstrapped = compute.array(ended & ~terminated | rollout.last)
+    next_value = library.where(bootstrapped, library.clip(next_value, -limit, limit), next_value)
+    ends = (compute.array(end.astype(np.float32)) for end in (terminated, ended | rollout.last))
+    return parts.estimator(reward, value[:-1], next_value, *ends, stream.gamma, stream.gae_lambda, valid)
+
+
+def rewards(parts: Parts, rollout: Rollout, now: Coefficients, streams: int) -> NDArray[np.float32]:
+    """Return the rewards of every value stream [T, N, H]: those of the environments, scaled, and what the learners add."""
+    reward = np.zeros((*rollout.reward.shape, streams), np.float32)
+    reward[..., 0] = parts.reward_scaler.scale(rollout, now.gamma, parts.world)
+    for learner in parts.learners:
+        reward[..., learner.column] += learner_reward(learner, rollout, now)
+    return reward
 
 
 def gae(
@@ -115,6 +157,7 @@ def gae(
     trace_ends: Array,  # [T, N] 1 where the next row is another episode's, or does not count
     gamma: float,
     gae_lambda: float,
+    valid: Array | float = 1.0,  # [T, N] 0 for rows that do not count; the trace passes over them
 ) -> Array:
     """Generalized advantage estimation (core detail 5).
 
@@ -124,11 +167,19 @@ def gae(
     A terminated step has no successor to bootstrap from; a truncated step does. Both end the trace, because the next row belongs
     to another episode.
     """
-    estimate = reward + gamma * (1 - terminated) * next_value - value
-    decay = gamma * gae_lambda * (1 - trace_ends)
-    for t in range(len(estimate) - 2, -1, -1):
-        estimate[t] += decay[t] * estimate[t + 1]
-    return estimate
+    result = valid * (reward + gamma * (1 - terminated) * next_value - value)
+    decay = valid * (gamma * gae_lambda * (1 - trace_ends)) + (1 - valid)
+    for t in range(len(result) - 2, -1, -1):
+        result[t] += decay[t] * result[t + 1]
+    return result
+
+
+def following(library: Any, value: Array, observed: Array) -> Array:
+    """Return the value of the next row [T, N] that is no dummy step, for values [T + 1, N]."""
+    result = value[1:] + 0
+    for t in range(len(result) - 2, -1, -1):
+        result[t] = library.where(observed[t + 1], value[t + 1], result[t + 1])
+    return result
 
 
 # --- update ------------------------------------------------------------------------------------------------------------------
@@ -154,11 +205,11 @@ def learn(parts: Parts, batch: Batch, streams: Streams, now: Coefficients, phase
         terms = parts.descent.differentiate(minibatch, loss, now, phase)
         history.append(terms)
         # Checked before the step, by a number that all ranks share, so that they stop together. The value has no such limit.
-        if phase.policy and now.target_kl is not None and Terms(*terms).approx_kl > now.target_kl:
+        if phase.policy and now.target_kl is not None and terms[APPROX_KL] > now.target_kl:
             break
         parts.descent.step(now, phase)  # clips the gradient's global norm first (core detail 11)
     # With next-step autoreset, a rollout can consist of dummy steps alone.
-    return _summary(torch.stack(history), phase, parts.config.num_minibatches) if history else {}
+    return _summary(torch.stack(history), phase, parts) if history else {}
 
 
 def loss(library: Any, outputs: Outputs, batch: Batch, now: Coefficients) -> tuple[Terms, Outputs]:
@@ -176,7 +227,7 @@ def loss(library: Any, outputs: Outputs, batch: Batch, now: Coefficients) -> tup
     divergence = ratio - 1 - log_ratio  # estimates KL(old || new); never negative, and of lower variance than -log_ratio
     terms = Terms(
         policy_loss=-batch.mean(surrogate),
-        value_loss=batch.mean(error),
+        value_loss=batch.mean(error).sum(),  # over the value streams
         entropy=batch.mean(outputs.entropy),
         old_approx_kl=-batch.mean(log_ratio),
         approx_kl=batch.mean(divergence),
@@ -186,7 +237,7 @@ def loss(library: Any, outputs: Outputs, batch: Batch, now: Coefficients) -> tup
     gradient = Outputs(
         log_prob=now.kl_coef * batch.weight * (ratio - 1) - batch.weight * surrogate_slope,
         entropy=-now.entropy_coef * batch.weight,
-        value=now.value_coef * batch.weight * error_slope,
+        value=now.value_coef * batch.weight[:, None] * error_slope,
     )
     return terms, gradient
 
@@ -222,18 +273,20 @@ def clipped_value_error(library: Any, value: Array, batch: Batch, clip: float) -
 def explained_variance(parts: Parts, batch: Batch) -> float:
     """1 - Var(target - value) / Var(target): 1 for perfect predictions, 0 for those no better than a constant."""
     library, rows = parts.compute.library, len(batch.weight)
-    both = library.concatenate([batch.target - batch.value, batch.target])
+    target, value = batch.target[:, 0], batch.value[:, 0]  # of the environment's rewards
+    both = library.concatenate([target - value, target])
     weight, owner = library.concatenate([batch.weight] * 2), parts.compute.array(np.repeat(np.arange(2), rows))
     # Centered first: a large mean would cost all digits of single precision.
     centered = both - moments(both, weight, owner, 2, parts.compute, parts.world).mean[owner]
-    unexplained, target = moments(centered, weight, owner, 2, parts.compute, parts.world).std.tolist()
-    return 1 - (unexplained / target) ** 2 if target > 1e-7 else 0.0
+    unexplained, total = moments(centered, weight, owner, 2, parts.compute, parts.world).std.tolist()
+    return 1 - (unexplained / total) ** 2 if total > 1e-7 else 0.0
 
 
-def _summary(history: Tensor, phase: Phase, num_minibatches: int) -> dict[str, float]:
+def _summary(history: Tensor, phase: Phase, parts: Parts) -> dict[str, float]:
     """Average loss terms [minibatches, terms]; `final_kl` is the KL divergence over the last epoch's worth of minibatches."""
-    means = Terms(*history.mean(0).tolist())._asdict()
-    means["final_kl"] = Terms(*history[-num_minibatches:].mean(0).tolist()).approx_kl
+    names = Terms._fields + term_names(parts.learners)
+    means = dict(zip(names, history.mean(0).tolist(), strict=True))
+    means["final_kl"] = history[-parts.config.num_minibatches :, APPROX_KL].mean().item()
     return {f"losses/{name}": mean for name, mean in means.items() if (phase.value if name == "value_loss" else phase.policy)}
 
 

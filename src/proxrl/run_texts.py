@@ -52,7 +52,7 @@ def opening(config: Config, path: Path, start_step: int, world: World, finished_
     ranks = "" if world.size == 1 else f"{world.size} ranks ({world.kind}) x "
     rollout = f"{config.num_envs // world.size} envs ({config.vector}) x {config.rollout_steps} steps"
     epochs = sum(phase.epochs for phase in config.phases(config.learning_starts))
-    update = f"{epochs} epochs x {config.num_minibatches} minibatches of {config.minibatch_size:,}"
+    update = f"{epochs} epochs x {config.num_minibatches} minibatches of {minibatch(config)}"
     # Dummy steps of next-step autoreset do not count as steps, so they may take more iterations.
     least = "at least " if config.vector in ("native", "envpool") else ""
     total = f"{config.planned_steps:,} steps ({least}{config.iterations:,} iteration{'s' * (config.iterations != 1)}{rounded})"
@@ -60,6 +60,7 @@ def opening(config: Config, path: Path, start_step: int, world: World, finished_
         f"Training {config.env} for {total}",
         f"Each iteration: {ranks}{rollout} = a batch of {config.batch_size:,},"
         f" then {update} = {epochs * config.num_minibatches:,} optimizer steps",
+        *memory_lines(config),
         f"Run folder {path}",
     ]
     if finished_by is not None:
@@ -69,6 +70,22 @@ def opening(config: Config, path: Path, start_step: int, world: World, finished_
     elif start_step:
         lines.append(f"Resuming at step {start_step:,}; --clobber starts over")
     return "\n".join(lines)
+
+
+def minibatch(config: Config) -> str:
+    """Return the size of a minibatch and, for a policy with a memory, of the sequences that it consists of."""
+    if config.memory is None:
+        return f"{config.minibatch_size:,}"
+    length = config.steps_per_sequence
+    about = "about " if config.batch_size // length % config.num_minibatches else ""
+    return f"{about}{config.minibatch_size:,} in sequences of {length:,}"
+
+
+def memory_lines(config: Config) -> list[str]:
+    if config.memory is None:
+        return []
+    layers = f"{config.memory_layers} layer{'s' * (config.memory_layers > 1)}"
+    return [f"The policy has a memory: {config.memory}, {layers} of {config.memory_size:,}"]
 
 
 def closing(result: Result, config: Config, display: Console) -> str:

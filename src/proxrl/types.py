@@ -1,6 +1,7 @@
 """The data passed between the stages of an iteration, every field with its shape.
 
-T = rollout steps, N = environments of this rank, B = rows of a minibatch, K = environments truncated in the rollout.
+T = rollout steps, N = environments of this rank, B = rows of a minibatch, K = environments that ended in the rollout, H = value
+streams (1 unless a bonus has its own), L = steps of a sequence (1 without memory), C = sequences.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from numpy.typing import NDArray
 Array: TypeAlias = Any
 # An array, or nested dicts and tuples of arrays (see common/tree.py).
 Tree: TypeAlias = Any
-# Log-probabilities and values [N] of steps that were acted, collected by `Compute.act` for `Compute.evaluate`.
+# The memory of a policy: tensors whose first axis is the environment or the sequence. Empty for feed-forward policies.
+State: TypeAlias = tuple[Array, ...]
+# What `Compute.act` has computed in each step and `Compute.evaluate` needs: log-probabilities [N], or the head's inputs; and
+# values [N, H].
 ActingOutputs: TypeAlias = list[tuple[Array, Array]]
 
 
@@ -60,8 +64,11 @@ class Rollout:
     last: NDArray[np.bool_]
     final_index: tuple[NDArray[np.int64], NDArray[np.int64]]  # [K], [K] (t, n) where final_obs replaces obs[t + 1, n]
     final_obs: Tree | None  # [K, ...]
+    final_state: State  # [K, ...] the memory with which the policy would have acted on final_obs
+    # The memory before the first step of each sequence and, in the last row, after the last step: [ceil(T / L) + 1, N, ...].
+    states: State
     episodes: list[Episode]
-    outputs: ActingOutputs  # of each step if policy and value share their network, otherwise empty
+    outputs: ActingOutputs  # of each step if acting computes values too (see `Policy.acts_with_value`), otherwise empty
 
     @property
     def steps(self) -> int:
@@ -91,16 +98,29 @@ class Terms(NamedTuple):
 
 @dataclass
 class Batch:
-    """Rows for the update: a whole rollout flattened, or a minibatch of it."""
+    """Rows for the update: a whole rollout flattened, in the order of time and then of environments, or a minibatch of it.
+
+    With memory, the rows of a minibatch are sequences of L steps of one environment, one sequence after another.
+    """
 
     obs: Tree  # [B, ...] preprocessed, once per rollout, since statistics are frozen until the update ends
     action: Array  # [B, ...]
     log_prob: Array  # [B] of the policy that acted
-    value: Array  # [B] at the time of the rollout
+    value: Array  # [B, H] at the time of the rollout
     advantage: Array  # [B]
-    target: Array  # [B] what the value function should predict
+    target: Array  # [B, H] what the value function should predict
     weight: Array  # [B] 0 for rows that do not count; over a minibatch of all ranks, weights sum to 1
+    rows: Array  # [B] numbers t * N + n of these rows in the rollout
+    starts: Array  # [B] the observation begins an episode
+    state: State  # [C, ...] the memory before the first step of each sequence, C = B / L
+    # [B, inputs] added to the inputs of the policy's head, in the update alone (see collect/perturbation.py); usually empty.
+    perturbation: tuple[Array, ...] = ()
 
     def mean(self, column: Array) -> Array:
-        """Return the mean of a column [B] over the rows that count; over several ranks, this rank's contribution to that mean."""
+        """Return the mean of a column [B, ...] over the rows that count; over several ranks, this rank's contribution to it."""
         return self.weight @ column
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences in a minibatch; rows of a feed-forward policy are sequences of one step."""
+        return len(self.state[0]) if self.state else len(self.weight)

@@ -99,7 +99,8 @@ def make_batch(compute: Compute, rows: int, weight: Any, advantage: Any) -> Batc
     """Return a batch in which every column contains the number of the row."""
     number = np.arange(rows, dtype=np.float32)
     columns = (number[:, None] + 100, np.arange(rows), number, number + 0.5, np.asarray(advantage, np.float32), -number)
-    return Batch(*map(compute.array, (*columns, np.asarray(weight, np.float32))))
+    starts = np.zeros(rows, np.bool_)
+    return Batch(*map(compute.array, (*columns, np.asarray(weight, np.float32), np.arange(rows), starts)), state=())
 
 
 def make_config(**changes: Any) -> Config:

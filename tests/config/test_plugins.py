@@ -60,9 +60,9 @@ def test_custom_policy_and_value_networks_replace_encoders_and_heads() -> None:
     prepared = policy.preprocess(rows())
     distribution, value, _ = policy(rows(), (), None)
     assert torch.equal(distribution.log_probs, torch.log_softmax(policy.actor(prepared), -1))
-    assert torch.equal(value, policy.critic(prepared).squeeze(-1))
+    assert torch.equal(value, policy.critic(prepared))  # [B, 1]: one value stream
     flat = make_policy(Config(**settings, value_kwargs={"flat": True}), OBS, ACTION)
-    assert flat(rows(), (), None)[1].shape == (6,)
+    assert flat(rows(), (), None)[1].shape == (6, 1)
     names = {name.partition(".")[0] for name, _ in policy.named_parameters()}
     assert names == {"actor", "critic"}
 
@@ -134,13 +134,13 @@ def test_an_asymmetric_critic_explains_more_variance() -> None:
         explained = {}
         for name, keys in (("asymmetric", None), ("blind", ("hint", "room"))):
             config = Config(
-                actor_keys=("hint", "room"), critic_keys=keys, num_envs=4, rollout_steps=64, total_steps=256 * 40, seed=seed,
+                actor_keys=("hint", "room"), critic_keys=keys, num_envs=4, rollout_steps=64, total_steps=256 * 10, seed=seed,
                 learning_rate=3e-3, gamma=0.9, anneal_learning_rate=False,
             )  # fmt: skip
             session = train(assemble(config, InProcessEnvs([TwoRooms] * 4)))
-            explained[name] = np.mean([line["losses/explained_variance"] for line in session.metrics[-10:]])
+            explained[name] = np.mean([line["losses/explained_variance"] for line in session.metrics[-4:]])
         assert explained["asymmetric"] > 0.8
-        assert explained["blind"] < 0.5
+        assert explained["blind"] < 0.2
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,11 @@ def test_invalid_presets_are_rejected_in_one_line(tmp_path: Path, text: str, mes
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_preset_is_rejected_with_a_list_of_the_known_ones() -> None:
+def test_an_unknown_preset_is_rejected_with_the_nearest_name_or_a_list() -> None:
     with pytest.raises(ProxRLError, match="use one of atari, box2d, classic"):
-        load_preset("clasic", "CartPole-v1")
+        load_preset("fancy", "CartPole-v1")
+    for name, nearest in (("clasic", "classic"), ("refrence", "reference"), ("reference/box2", "reference/box2d")):
+        with pytest.raises(ProxRLError, match=rf"there is no preset '{name}'; did you mean {nearest}\?"):
+            load_preset(name, "CartPole-v1")
     with pytest.raises(ProxRLError, match="can't read"):
         load_preset("nowhere.toml", "CartPole-v1")

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -9,17 +10,20 @@ import pytest
 import proxrl
 from proxrl.cli import main, make_parser
 from proxrl.config import Config, field_types, flag
+from proxrl.config.calls import is_calls
 from proxrl.config.other_names import OTHER_NAMES, explain, unknown_flag, unknown_setting
 from proxrl.config.schedule import Schedule
-from proxrl.config.settings import Coefficient, Plugin, Settings, Wrappers
+from proxrl.config.settings import Calls, Coefficient, Plugin, Settings
 from proxrl.errors import ProxRLError
 
 
 def accepted(name: str) -> Any:
     """Return the type of a keyword argument, given that of the field: what `parse_value` accepts for it."""
     kind = field_types()[name]
-    if name == "wrapper":
-        return Wrappers | None
+    if is_calls(name):
+        return Calls | None
+    if name == "init_from":
+        return str | Path | None
     if Config.__dataclass_fields__[name].metadata["imported"]:
         return Plugin | None
     if Schedule in get_args(kind):
@@ -73,7 +77,13 @@ def tune_error(name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("error", [python_error, tune_error])
+def config_error(name: str) -> str:
+    with pytest.raises(ProxRLError) as caught:
+        Config(**{name: 1})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("error", [python_error, tune_error, config_error])
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -83,7 +93,7 @@ def tune_error(name: str) -> str:
         ("vf_coef", "SB3 does not halve it, so its 0.5 is value_coef 1.0"),
         ("batch_size", "num_minibatches = num_envs * rollout_steps / batch_size"),
         ("wrapper_kwargs", "wrapper (--wrapper): it is module:callable, and then its arguments as key=value"),
-        ("use_sde", "no state-dependent exploration"),
+        ("use_sde", "True is gsde"),
         ("lerning_rate", "did you mean learning_rate?"),
         ("qwertyuiop", "lists them all"),
     ],

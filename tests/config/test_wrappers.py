@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from proxrl.config import Config
+from proxrl.config.calls import Call, parse_calls
 from proxrl.config.code import code_settings
 from proxrl.config.parse import parse_settings, parse_value, read_toml, save_toml
 from proxrl.config.resolve import resolve
-from proxrl.config.wrappers import WrapperCall, parse_wrappers
 from proxrl.errors import ProxRLError
 from wrapped_envs import Append, Times
 
@@ -36,10 +36,10 @@ def test_all_ways_to_write_wrappers_are_the_same_setting(given: Any, tmp_path: P
     words = parse_value("wrapper", given)
     assert words == WORDS
     calls = [
-        WrapperCall("wrapped_envs:Append", {"number": 2.5}),
-        WrapperCall("wrapped_envs:Times", {"factor": 10, "note": "a b"}),
+        Call("wrapped_envs:Append", {"number": 2.5}),
+        Call("wrapped_envs:Times", {"factor": 10, "note": "a b"}),
     ]
-    assert parse_wrappers(words) == calls
+    assert parse_calls("wrapper", words) == calls
     save_toml(Config(wrapper=words), tmp_path / "config.toml")
     assert loaded(tmp_path / "config.toml").wrapper == WORDS
 
@@ -49,7 +49,7 @@ def test_one_wrapper_none_and_text_that_looks_like_a_number() -> None:
     assert parse_value("wrapper", ["off"]) is parse_value("wrapper", "off") is parse_value("wrapper", None) is None
     words = parse_value("wrapper", [Times, {"factor": 1, "note": "3"}])
     assert words == ("wrapped_envs:Times", "factor=1", 'note="3"')
-    assert parse_wrappers(words)[0].kwargs == {"factor": 1, "note": "3"}
+    assert parse_calls("wrapper", words)[0].kwargs == {"factor": 1, "note": "3"}
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,10 @@ def test_atari_games_are_stacked_unless_asked_otherwise() -> None:
     assert resolve(None, {}, file=config).config.frame_stack == 4
     assert resolve(None, {"frame_stack": None}, file=config).config.frame_stack == 1
     assert resolve("CartPole-v1", {}).config.frame_stack is None
+    # With a memory it is one frame, as in the published runs, unless another number is given.
+    for settings, stack in (({"memory": "lstm"}, 1), ({"memory": "gru", "frame_stack": 4}, 4), ({"memory": "off"}, 4)):
+        assert resolve("ALE/Pong-v5", settings).config.frame_stack == stack
+    assert resolve(None, {"memory": "gru"}, file=Config(env="ALE/Pong-v5")).config.frame_stack == 1
 
 
 def test_wrappers_and_evaluation_environments_name_code() -> None:

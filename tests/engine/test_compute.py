@@ -142,7 +142,7 @@ def check_gradients(obs: str, action: str, hidden: tuple[int, ...], activation: 
     rows = 9
     raw, chosen = sample_obs(obs, rows), sample_actions(action, rows)
     rng = np.random.default_rng(4)
-    gradient = rng.normal(size=(3, rows)).astype(np.float32)
+    gradient = [rng.normal(size=shape).astype(np.float32) for shape in (rows, rows, (rows, 1))]
     terms = np.arange(len(Terms._fields), dtype=np.float32)
 
     policy, parameters, _ = make_pair(obs, action, hidden, activation)["autograd"]
@@ -156,7 +156,7 @@ def check_gradients(obs: str, action: str, hidden: tuple[int, ...], activation: 
         outputs = run_forward(compute, raw, chosen)
         for ours, theirs in zip(outputs, expected_outputs, strict=True):
             assert close(ours, theirs.detach()), kind
-        compute.backward(Outputs(*map(compute.array, gradient)), list(compute.array(terms)))
+        compute.backward(Outputs(*map(compute.array, gradient)), list(compute.array(terms)), [])
         assert torch.allclose(flat.gradient, expected, rtol=1e-4, atol=2e-5), kind
         assert flat.terms.tolist() == terms.tolist(), kind
 
@@ -167,7 +167,8 @@ def run_forward(compute: Compute, raw: NDArray[Any], action: NDArray[Any]) -> Ou
     rollout = make_rollout(obs=np.stack([raw, raw]), action=action[None], reward=reward)
     preprocessed = compute.evaluate(rollout).obs
     zeros = compute.array(np.zeros(len(raw), np.float32))
-    return compute.forward(Batch(preprocessed, compute.array(action), zeros, zeros, zeros, zeros, zeros))
+    columns = (zeros, zeros[:, None], zeros, zeros[:, None], zeros, zeros, zeros)
+    return compute.forward(Batch(preprocessed, compute.array(action), *columns, state=()))
 
 
 def test_numpy_does_not_support_unknown_modules() -> None:
@@ -209,7 +210,8 @@ def test_large_batches_agree_too(activation: str, scale: float) -> None:
         with np.errstate(all="raise", under="ignore"):
             outputs[kind] = run_forward(compute, raw, chosen)
             ones = compute.array(np.full(rows, 1e-3, np.float32))
-            compute.backward(Outputs(0 * ones, ones, ones), list(compute.array(np.zeros(len(Terms._fields), np.float32))))
+            terms = list(compute.array(np.zeros(len(Terms._fields), np.float32)))
+            compute.backward(Outputs(0 * ones, ones, ones[:, None]), terms, [])
         gradients[kind] = flat.gradient
     values = [outputs[kind].value for kind in pair]
     assert np.allclose(values[0], values[1].numpy(), rtol=1e-5, atol=2e-6 * max(1, scale))

@@ -51,6 +51,20 @@ def test_too_large_is_refused_and_large_is_a_warning(monkeypatch: pytest.MonkeyP
     refuse_too_large(config, 4, 10**6, boxes)
 
 
+def test_states_of_a_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"memory_size": 32, "memory_layers": 2, "memory_window": 10**6, "memory_heads": 4}
+    config = Config(num_envs=8, rollout_steps=100, num_minibatches=4, sequence_length=25, vector="inprocess", **sizes)
+    assert estimate_memory(config, 4).states == 0
+    assert estimate_memory(config.replace(memory="lstm"), 4).states == 4 * 5 * 2 * 2 * 32 * 4 * 2 + 2 * 4 * 32**2 * 20
+    config = config.replace(memory="transformer")
+    need = estimate_memory(config, 4)
+    assert need.states == 4 * 5 * 2 * 10**6 * 32 * 4 * 2 + 2 * 21 * 32**2 * 20
+    monkeypatch.setattr(memory, "usable_memory", lambda: Memory(need.total - 1, need.total - 1))
+    size = "--memory-size 32 x --memory-window 1,000,000 for 4 sequences of each of --num-envs 8 needs at least 9.5 GiB"
+    with pytest.raises(ProxRLError, match=rf"{size} .*; use a smaller memory, longer sequences or fewer environments"):
+        refuse_too_large(config, 4, 1)
+
+
 def test_limits_of_containers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, own, group = tmp_path / "meminfo", tmp_path / "own", tmp_path / "cgroup/jobs/7"
     info.write_text("MemTotal: 1000 kB\nMemAvailable: 600 kB\nSwapTotal: 24 kB\nSwapFree: 4 kB\n")
@@ -81,3 +95,6 @@ def test_flags_of_continuous_actions_beside_discrete_ones() -> None:
     assert [line[:31] for line in lines] == ["warning: --std state has no eff", "warning: --log-std-init -1.0 ha"]
     assert unused_settings(spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (1,))]), config) == []
     assert unused_settings(spaces.Discrete(2), Config()) == []
+    (line,) = unused_settings(spaces.Discrete(2), Config(memory_size=64))
+    assert line == "warning: --memory-size 64 has no effect without --memory lstm or gru"
+    assert unused_settings(spaces.Discrete(2), Config(memory_size=64, memory="gru")) == []

@@ -50,6 +50,12 @@ def test_work_is_that_of_the_layers() -> None:
     assert policy_for(ATARI).work_per_row == convolutions + 3136 * 512 + 512 * 7
 
 
+@pytest.mark.parametrize(("kind", "gates"), [("lstm", 4), ("gru", 3)])
+def test_work_of_a_memory_is_that_of_its_gates(kind: str, gates: int) -> None:
+    policy = policy_for(VECTOR, hidden_sizes=(8,), memory=kind, memory_size=32, memory_layers=2, trunk="shared")
+    assert policy.work_per_row == 17 * 8 + gates * 32 * (8 + 32 + 32 + 32) + 32 * 7
+
+
 @pytest.mark.parametrize("space", [VECTOR, ATARI, PATCH, Masked(VECTOR, 6), spaces.Discrete(5), spaces.Tuple((VECTOR, PATCH))])
 def test_work_is_known_for_every_space(space: gymnasium.Space) -> None:
     assert policy_for(space).work_per_row > 0
@@ -127,7 +133,7 @@ def test_threads_are_restored_after_a_run() -> None:
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [({}, "30000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
+    [({}, "40000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
 )
 def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
     variables: dict[str, str], expected: str, tmp_path: Path

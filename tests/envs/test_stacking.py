@@ -161,8 +161,8 @@ def test_the_first_ratio_is_one_and_values_are_of_true_successors(pool: Any, ima
     for env.time in range(length - 2, length + 1):
         last.append(env.observe())
     stacked = np.concatenate([frame.transpose(2, 0, 1) for frame in last] if images else last)[None]
-    value = parts.policy.values(parts.policy.preprocess(torch.from_numpy(stacked))).detach()
-    np.testing.assert_allclose(float(np.asarray(evaluation.next_value)[t, n]), float(value[0]), atol=1e-4)
+    value = parts.policy.values(parts.policy.preprocess(torch.from_numpy(stacked)), (), None).detach()
+    np.testing.assert_allclose(float(np.asarray(evaluation.next_value)[t, n, 0]), float(value[0, 0]), atol=1e-4)
 
 
 def test_a_policy_learns_from_what_only_a_stack_shows() -> None:

@@ -23,6 +23,7 @@ import proxrl.export
 from any_space import random_mask
 from plugins import TwoRooms
 from proxrl.cli import main
+from proxrl.common.tree import tree_map
 from proxrl.config import Config
 from proxrl.config.parse import parse_settings, read_toml, save_toml
 from proxrl.envs.masks import total_choices
@@ -74,7 +75,18 @@ CASES: dict[str, tuple[gymnasium.Space, gymnasium.Space, dict[str, Any]]] = {
     ),
     "planes": (spaces.Box(0, 255, (9, 9, 17), np.uint8), spaces.Discrete(3), {"image_channels": "last"}),
     "asymmetric-bits": (TwoRooms.observation_space, spaces.MultiBinary((2, 2)), {"actor_keys": ("room", "hint")}),
+    "split-dict": (
+        EVERYTHING,
+        spaces.Discrete(2),
+        {"encoder": "split", "encoder_kwargs": {"far": "picture,numbers", "near": ["nested/0"]}, "normalize_observations": True},
+    ),
     "plugin": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Counting"}),
+    "lstm": (
+        Masked(STARTED, total_choices(HYBRID)),
+        HYBRID,
+        {"memory": "lstm", "memory_size": 6, "memory_layers": 2, "normalize_observations": True},
+    ),
+    "gru": (spaces.Box(0, 255, (9, 9, 3), np.uint8), spaces.Box(-1, 1, (2,), F), {"memory": "gru", "memory_size": 5}),
     "gpu": (VECTOR, spaces.Discrete(2), {"device": "cuda", "precision": "bfloat16", "compile": True}),
     "unreadable": (VECTOR, spaces.Discrete(2), {"encoder": "plugins:Unreadable"}),
 }
@@ -87,7 +99,7 @@ def make_run(folder: Path, name: str) -> Path:
     torch.manual_seed(0)
     policy = make_policy(config, observation_space, action_space)
     with torch.no_grad():
-        for parameter in (*policy.action.parameters(), *policy.head.parameters()):
+        for parameter in (*policy.action.parameters(), *policy.head.parameters(), *policy.memory.parameters()):
             parameter.add_(torch.randn_like(parameter) * 0.3)
         for module in policy.modules():
             if isinstance(module, RunningMoments):
@@ -145,7 +157,7 @@ def assert_same_outputs(run: Path, path: Path, obs: Any, mask: Any = None) -> di
     return outputs
 
 
-ONNX_CASES = [(name, "onnx") for name in CASES if name not in ("gpu", "unreadable")]
+ONNX_CASES = [(name, "onnx") for name in CASES if name not in ("gpu", "unreadable", "lstm", "gru")]
 
 
 @pytest.mark.parametrize(("name", "format"), [*ONNX_CASES, ("masked-hybrid", "pt2")])
@@ -170,6 +182,53 @@ def test_the_file_has_the_outputs_of_the_policy(tmp_path: Path, name: str, forma
     assert "model-index" not in card
     assert run_program(card, exported.path.parent)[0].startswith("action")
     assert all(f"`{output}` |" in card for output in outputs)
+
+
+@pytest.mark.parametrize(("name", "format"), [("lstm", "onnx"), ("gru", "pt2")])
+def test_the_file_of_a_policy_with_a_memory(tmp_path: Path, name: str, format: str) -> None:
+    """Over steps that follow each other, in which episodes begin at different times."""
+    run = make_run(tmp_path / "run", name)
+    exported = export_policy(run, format=format, episodes=0)
+    assert exported.difference < 1e-5
+    observation_space, action_space, _ = CASES[name]
+    masked = isinstance(observation_space, Masked)
+    agent, rng = proxrl.load(run), np.random.default_rng(0)
+    shapes = {f"state.{n}": (5, 2, 6) for n in range(4)} if name == "lstm" else {"state.0": (5, 1, 5)}
+    state = {one: np.zeros(shape, F) for one, shape in shapes.items()}
+    run_file = exporter.read_onnx(exported.path) if format == "onnx" else exporter.read_pt2(exported.path)
+    taken = set()
+    for step in range(8):
+        space: Any = observation_space["observation"] if masked else observation_space  # type: ignore[index]
+        obs = sampled(space, 5 + step)
+        obs = tree_map(lambda leaf: leaf[-5:], obs)
+        mask = random_mask(action_space, rng, 5) if masked else None
+        inputs = named(obs, "observation") | ({} if mask is None else {"action_mask": mask})
+        outputs = run_file(inputs | state)
+        for output, action in named(agent.act(obs, mask=mask), "action").items():
+            np.testing.assert_allclose(outputs[output], action, atol=1e-5)
+            taken.add((output, action.tobytes()))
+        begun = rng.random(5) < 0.3
+        agent.reset(begun)
+        state = {one: np.where(begun[:, None, None], F(0), outputs[f"next_{one}"]) for one in state}
+    assert len(taken) > 4, "constant outputs would test nothing"
+    card = exported.card.read_text()
+    assert "The policy has a memory. In the first step of an episode, its state is zeros" in card
+    assert run_program(card, exported.path.parent)[0].startswith("action")
+
+
+def test_a_memory_that_the_file_does_not_keep_is_a_difference(tmp_path: Path) -> None:
+    agent = proxrl.load(make_run(tmp_path / "run", "gru"))
+    deployed = exporter.deploy(agent)
+
+    def run_file(inputs: dict[str, Any]) -> dict[str, Any]:
+        return {name: value.numpy() for name, value in deployed(*map(torch.from_numpy, inputs.values())).items()}
+
+    def forgetful(inputs: dict[str, Any]) -> dict[str, Any]:
+        outputs = run_file(inputs)
+        return outputs | {"next_state.0": np.zeros_like(outputs["next_state.0"])}
+
+    assert largest_difference(agent, deployed, run_file) < 1e-5
+    assert largest_difference(agent, deployed, forgetful) > 1e-2
 
 
 def run_program(card: str, folder: Path) -> list[str]:
@@ -233,7 +292,7 @@ def test_the_command_writes_a_whole_folder(runs: Path, capsys: pytest.CaptureFix
     outputs = assert_same_outputs(run, folder / "policy.onnx", obs)
     distribution, value, _ = agent.policy(torch.from_numpy(obs), (), None)
     np.testing.assert_allclose(outputs["logits"], distribution.log_probs.detach(), atol=1e-5)
-    np.testing.assert_allclose(outputs["value"], value.detach(), atol=1e-5)
+    np.testing.assert_allclose(outputs["value"], value.detach()[:, 0], atol=1e-5)
 
     model = onnx.load(folder / "policy.onnx")
     facts = {entry.key: entry.value for entry in model.metadata_props}

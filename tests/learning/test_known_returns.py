@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import proxrl
-from proxrl.session import Session
+from solved import UntilSolved
 
 
 def mean_returns(tmp_path: Path, env: str, seeds: tuple[int, ...], **settings: object) -> list[float]:
@@ -16,17 +16,6 @@ def mean_returns(tmp_path: Path, env: str, seeds: tuple[int, ...], **settings: o
         assert result.mean_return is not None
         returns.append(result.mean_return)
     return returns
-
-
-class UntilSolved(proxrl.Callback):
-    """Ends a run when the mean return of its last 20 episodes reaches a threshold."""
-
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-
-    def on_iteration(self, session: Session, metrics: dict[str, float]) -> None:
-        returns = [episode.total_reward for episode in session.recent][-20:]
-        session.stop_requested |= len(returns) == 20 and float(np.mean(returns)) >= self.threshold
 
 
 def test_cartpole_is_solved_in_50_000_steps(tmp_path: Path) -> None:

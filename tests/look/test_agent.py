@@ -15,7 +15,6 @@ from proxrl.config import Config
 from proxrl.envs.spaces import Masked, space_to_json
 from proxrl.errors import ProxRLError
 from proxrl.look.agent import Agent
-from proxrl.policy.memory import NoMemory, State
 from proxrl.policy.networks import make_policy
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -193,27 +192,3 @@ def test_masks() -> None:
 def test_wrong_actions(action: Any, words: str) -> None:
     with pytest.raises(ProxRLError, match=words):
         make_agent(spaces.Discrete(3)).log_prob(ROWS[0], action)
-
-
-class CountingMemory(NoMemory):
-    def initial_state(self, num_envs: int) -> State:
-        return (torch.zeros(num_envs),)
-
-    def forward(self, features: Tensor, state: State, starts: Tensor | None) -> tuple[Tensor, State]:
-        return features + state[0][:, None], (state[0] + 1,)
-
-
-def test_the_memory_of_act_is_used_and_left_as_it_is() -> None:
-    agent = make_agent(spaces.Discrete(3), compute="autograd")
-    agent.policy.memory = CountingMemory()
-    agent.reset()
-    for steps in range(3):
-        before = agent.distribution(ROWS[0]).probabilities
-        agent.value(ROWS[0])
-        agent.log_prob(ROWS[0], 1)
-        assert agent.starts == (steps == 0)
-        assert np.array_equal(agent.distribution(ROWS[0]).probabilities, before)
-        features = agent.policy.actor(agent.policy.preprocess(torch.from_numpy(ROWS[:1]))) + steps
-        assert np.allclose(before, torch.softmax(agent.policy.action(features), -1)[0].detach(), atol=1e-6)
-        agent.act(ROWS[0])
-        assert agent.state[0].item() == steps + 1

@@ -67,6 +67,9 @@ def test_an_environment_that_does_not_fit_is_refused_before_anything_is_written(
     ):
         with pytest.raises(ProxRLError, match=message):
             proxrl.train(Ticker, **TINY, eval_env=other)
+    for name in ("scale", "length"):  # an argument of training is not what the message is about
+        with pytest.raises(ProxRLError, match=r"'wheels'.*; check --eval-env-kwargs wheels=3$"):
+            proxrl.train("wrapped_envs:Ticker", **TINY, env_kwargs={name: 2}, eval_env_kwargs={"wheels": 3})
     for settings in ({"eval_env": "CartPole-v1"}, {"eval_env_kwargs": {"length": 3}}):
         with pytest.raises(ProxRLError, match="is for evaluations during training; give --eval-every N too"):
             proxrl.train(Ticker, **{**TINY, "eval_every": None}, **settings)
@@ -86,6 +89,8 @@ def test_scores_in_another_environment_are_saved_apart(capsys: pytest.CaptureFix
     assert current_evaluation(folder)["deterministic"]["mean"] == SUM  # type: ignore[index]
     assert proxrl.evaluate(run, episodes=1, env=lambda: Ticker(3))["stochastic"].mean == 6.0
     assert proxrl.evaluate(run, episodes=1, env="wrapped_envs:Ticker", env_kwargs={"length": 1})["stochastic"].mean == 1.0
+    assert main(["eval", str(run), "--eval-env-kwargs", "wheels=3"]) == 2
+    assert capsys.readouterr().err.endswith("; check --eval-env-kwargs wheels=3\n")
     assert main(["eval", str(run), "--eval-env", "wrapped_envs:Wider"]) == 2
     assert "can't be evaluated in wrapped_envs:Wider" in capsys.readouterr().err
 

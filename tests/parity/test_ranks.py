@@ -25,11 +25,19 @@ def trained(world: Any, pool: Any, config: Config) -> dict[str, torch.Tensor]:
     return {"step": torch.tensor(session.step), **learned}
 
 
-@pytest.mark.parametrize("compute", ["numpy", "autograd"])
+SETTINGS: list[dict[str, Any]] = [
+    {"compute": "numpy"},
+    {"compute": "autograd"},
+    {"memory": "lstm", "memory_size": 6},  # two sequences for each environment in four minibatches
+    {"memory": "gru", "memory_size": 6, "sequence_length": 2, "trunk": "shared", "num_minibatches": 3, "accumulate": 2},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.get("memory") or settings["compute"])
 @pytest.mark.parametrize("pool", [InProcessEnvs, NextStepEnvs])
-def test_one_two_and_four_ranks_learn_the_same(pool: Any, compute: str) -> None:
+def test_one_two_and_four_ranks_learn_the_same(pool: Any, settings: dict[str, Any]) -> None:
     # T is not divisible by the number of minibatches, and dummy steps give ranks different numbers of valid rows.
-    config = Config(
+    base = Config(
         num_envs=4,
         rollout_steps=6,
         num_minibatches=4,
@@ -38,8 +46,8 @@ def test_one_two_and_four_ranks_learn_the_same(pool: Any, compute: str) -> None:
         normalize_observations=True,
         normalize_rewards=True,
         target_kl=1.0,
-        compute=compute,
     )
+    config = base.replace(**settings).validate()
     expected = run_ranks(1, lambda world: trained(world, pool, config))[0]
     for size in (2, 4):
         ranks = run_ranks(size, lambda world: trained(world, pool, config))
@@ -106,10 +114,10 @@ def test_the_step_budget_is_counted_over_all_ranks_in_time_order() -> None:
             np.testing.assert_array_equal(np.concatenate([rank[iteration] for rank in spread], axis=1), valid)
 
 
-@pytest.mark.parametrize("compute", ["numpy", "autograd"])
-def test_a_rank_may_have_no_row_of_a_minibatch(compute: str) -> None:
-    """This happens if its environments have fewer steps than there are minibatches."""
-    config = Config(num_envs=4, rollout_steps=2, num_minibatches=4, total_steps=8, hidden_sizes=(4,), compute=compute)
+@pytest.mark.parametrize("settings", SETTINGS[:3], ids=lambda settings: settings.get("memory") or settings["compute"])
+def test_a_rank_may_have_no_row_of_a_minibatch(settings: dict[str, Any]) -> None:
+    """This happens if its environments have fewer steps, or sequences, than there are minibatches."""
+    config = Config(num_envs=4, rollout_steps=2, num_minibatches=4, total_steps=8, hidden_sizes=(4,)).replace(**settings)
     expected = run_ranks(1, lambda world: trained(world, InProcessEnvs, config))[0]
     for learned in run_ranks(4, lambda world: trained(world, InProcessEnvs, config)):
         for name, tensor in learned.items():

@@ -412,9 +412,11 @@ def learn(config: Config, policy: Policy, obs: Tree, action: NDArray[Any], compu
     rollout = make_rollout(obs=both, action=action[None], reward=reward, final_index=final, final_obs=last)
     evaluation = compute.evaluate(rollout)
     zeros = compute.array(np.zeros(rows, np.float32))
-    outputs = compute.forward(Batch(evaluation.obs, compute.array(action), zeros, zeros, zeros, zeros, zeros))
-    slopes = np.random.default_rng(5).normal(size=(3, rows)).astype(np.float32)
-    compute.backward(Outputs(*map(compute.array, slopes)), list(compute.array(np.zeros(len(Terms._fields), np.float32))))
+    columns = (zeros, zeros[:, None], zeros, zeros[:, None], zeros, zeros, zeros)
+    outputs = compute.forward(Batch(evaluation.obs, compute.array(action), *columns, state=()))
+    rng = np.random.default_rng(5)
+    slopes = [rng.normal(size=shape).astype(np.float32) for shape in (rows, rows, (rows, 1))]
+    compute.backward(Outputs(*map(compute.array, slopes)), list(compute.array(np.zeros(len(Terms._fields), np.float32))), [])
     evaluated = evaluation.log_prob[0], evaluation.value[0], evaluation.next_value[0]
     return *map(np.asarray, (*outputs, *evaluated)), parameters.gradient.numpy().copy()
 
@@ -466,7 +468,7 @@ def test_the_update_computes_what_the_policy_does(
     outputs = learn(config, policy, obs, stored(head, sample).numpy(), "autograd")
     expected = log_prob, entropy, value, log_prob, value
     for ours, theirs in zip(outputs[:5], expected, strict=True):
-        assert ours.shape == (6,)
+        assert ours.shape == ((6, 1) if theirs is value else (6,))
         assert np.isfinite(ours).all()
         assert same(ours, theirs.numpy())
     next_value = value.flip(0).numpy()  # of the next row, except after a truncation

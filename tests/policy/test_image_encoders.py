@@ -240,7 +240,7 @@ def test_bfloat16_is_accurate_or_raises_an_error_if_the_cpu_lacks_it() -> None:
     compute = build_compute(config, policy, parameters)
     plain = build_compute(config.replace(precision="float32"), policy, parameters)
     images = random_images(ATARI, 8)
-    values = [c.values(images) for c in (compute, plain)]  # type: ignore[attr-defined]
+    values = [c.values(images, (), None) for c in (compute, plain)]  # type: ignore[attr-defined]
     assert values[0].dtype == torch.float32
     assert torch.allclose(*values, atol=0.05)
 

@@ -79,7 +79,8 @@ def test_call_signature_and_shapes() -> None:
     for action_space, per_row in ((DISCRETE, ()), (BOX, (2,))):
         policy = make(action_space)
         distribution, value, state = policy(torch.zeros(4, 6), (), torch.ones(4, dtype=torch.bool))
-        assert value.shape == distribution.entropy().shape == (4,)
+        assert value.shape == (4, 1)  # one value stream
+        assert distribution.entropy().shape == (4,)
         assert distribution.mode().shape == (4, *per_row)
         assert state == ()
 

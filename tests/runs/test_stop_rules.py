@@ -11,6 +11,7 @@ import proxrl
 from info_envs import Goals
 from proxrl.cli import main
 from proxrl.config import Config
+from proxrl.errors import ProxRLError
 from proxrl.runs.stop_rules import StopRules
 
 # Iterations of 64 steps. All returns of `Goals` are 3, and a third of its episodes succeeds; after 20 episodes there is a score.
@@ -55,6 +56,9 @@ def test_a_checkpoint_restores_the_rules() -> None:
     assert StopRules.restored(state, Config()) == rules
     assert StopRules.restored(state, Config(eval_every=1)) == StopRules()  # scores of other episodes
     assert StopRules.restored({}, Config()) == StopRules()
+    for rules_then, words in (({"score": "high"}, "have 'high' for score"), ({"step": None}, "have None for step"), (7, "are 7")):
+        with pytest.raises(ProxRLError, match=f"stop rules in the checkpoint {words}, .* use another checkpoint"):
+            StopRules.restored({"stop_rules": rules_then, "best_by": "training"}, Config())
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,21 @@ def make_short_cartpole(**_: Any) -> gymnasium.Env:
 
 
 def test_code_that_only_training_uses_is_not_imported_by_looking(trained: Path) -> None:
-    folder = foreign(trained, callback="hostile:make", logger="hostile:make")
+    parts = {"bonus": ["hostile:make", "coef=1"], "learner": ["hostile:make"], "advantage": ["hostile:make"]}
+    folder = foreign(trained, callback="hostile:make", logger="hostile:make", **parts)
     assert proxrl.evaluate(folder, episodes=2)["stochastic"].mean > 0
+    assert proxrl.load(folder).act([0, 0, 0, 0]) in (0, 1)
+    assert main(["runs"]) == 0
+    for name, words in parts.items():
+        with pytest.raises(ProxRLError, match=rf"--{name} .*--trust"):
+            proxrl.train(
+                config=folder / "config.toml",
+                **SMALL,
+                **{other: None for other in parts if other != name},
+                callback=None,
+                logger=None,
+            )
+        assert words[0] in str(code_settings(read_toml(folder / "config.toml"))[name])
     assert not ran()
 
 

@@ -172,7 +172,8 @@ def make_rollout(**fields: Any) -> Rollout:
     none = np.zeros(0, np.int64)
     flags = {"terminated": never, "truncated": never, "valid": ~never, "last": last}
     empty = {"obs": None, "starts": never, "action": never, "final_index": (none, none), "final_obs": None}
-    return Rollout(**{**flags, **empty, "episodes": [], "outputs": [], **fields})
+    memory: dict[str, Any] = {"final_state": (), "states": ()}
+    return Rollout(**{**flags, **empty, **memory, "episodes": [], "outputs": [], **fields})
 
 
 def collect(parts: Parts, iteration: int = 0, budget: int = 10**9) -> Rollout:

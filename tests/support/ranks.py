@@ -100,7 +100,7 @@ def ours(text: str) -> list[str]:
 def assert_alike(one: Path, other: Path) -> None:
     """Assert that two runs have the same tensors and metrics, up to rounding."""
     (tensors, state), (expected, expected_state) = saved(one), saved(other)
-    assert state["iteration"] == expected_state["iteration"] == 20
+    assert state["iteration"] == expected_state["iteration"] >= 8
     assert state["episode_counts"] == expected_state["episode_counts"]
     recent, expected_recent = (np.array(each["recent"], dtype=float) for each in (state, expected_state))  # NaN for unknown
     assert np.allclose(recent, expected_recent, rtol=1e-3, equal_nan=True)

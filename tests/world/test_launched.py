@@ -25,22 +25,39 @@ PENDULUM += (
     "--vector",
     "inprocess",
 )
+# The same with sequences, each of one environment; their shares of the minibatches differ.
+MEMORY = (
+    *("3200" if word == "8000" else word for word in PENDULUM),
+    "--memory",
+    "lstm",
+    "--memory-size",
+    "8",
+    "--sequence-length",
+    "25",
+    "--name",
+    "memory",
+)
 
 
 @pytest.fixture(scope="module")
 def single_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("single_rank")
-    for words in (PENDULUM, CARTPOLE):
+    for words in (PENDULUM, CARTPOLE, MEMORY):
         assert run(*words, "--quiet", cwd=folder).returncode == 0
     return folder
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 2), ("mpirun", 4), ("torchrun", 4)])
-def test_several_ranks_train_like_one(launcher: str, ranks: int, single_rank: Path, tmp_path: Path) -> None:
-    words, env = (PENDULUM, "Pendulum-v1") if ranks == 2 else (CARTPOLE, "CartPole-v1")
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "words"),
+    [("mpirun", 2, PENDULUM), ("torchrun", 2, MEMORY), ("mpirun", 4, MEMORY), ("torchrun", 4, CARTPOLE)],
+    ids=["mpirun-2", "torchrun-2-memory", "mpirun-4-memory", "torchrun-4"],
+)
+def test_several_ranks_train_like_one(
+    launcher: str, ranks: int, words: tuple[str, ...], single_rank: Path, tmp_path: Path
+) -> None:
     done = run_ranks_by(launcher, ranks, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    folder = Path("runs", env, "ppo/seed1")
+    folder = Path("runs", words[1], "memory/seed1" if words is MEMORY else "ppo/seed1")
     assert_alike(tmp_path / folder, single_rank / folder)
     assert {path.name for path in (tmp_path / folder / "checkpoints").iterdir()} == {
         path.name for path in (single_rank / folder / "checkpoints").iterdir()

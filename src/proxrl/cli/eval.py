@@ -46,7 +46,8 @@ def run(options: dict[str, Any]) -> int:
     agent = load(folder.path, options["checkpoint"], options["device"], trust=options["trust"])
     words = options["eval_env_kwargs"]
     eval_env = EvalEnv(options["eval_env"], None if words is None else parse_value("eval_env_kwargs", words))
-    scores = evaluate_and_save(folder, agent, options["episodes"], options["seed"], options["checkpoint"], eval_env)
+    with eval_env.naming_its_flag(agent.config):
+        scores = evaluate_and_save(folder, agent, options["episodes"], options["seed"], options["checkpoint"], eval_env)
     if options["json"]:
         print(json.dumps({kind: score.summary() for kind, score in scores.items()}))
         return 0

@@ -111,5 +111,6 @@ def as_json(one: "Summary") -> dict[str, Any]:
         "success_rate": one.success_rate,
         "finished_by": one.status.get("finished_by"),
         "changes": [change._asdict() for change in one.changes],
+        "origin": None if one.origin is None else one.origin._asdict(),
         "updated": one.updated.isoformat() if one.updated else None,
     }

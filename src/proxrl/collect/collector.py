@@ -1,7 +1,7 @@
 """Collect rollouts: T steps of N environments.
 
 The step loop computes only actions; values and log-probabilities follow in large batches. If policy and value share their
-network, the step loop computes all three.
+network, or have a memory, the step loop computes all three.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from proxrl.collect.info import InfoRecorder
 from proxrl.collect.player import Player, draw_noise
 from proxrl.common.tree import tree_leaves, tree_map
+from proxrl.config import Config
 from proxrl.engine.api import Compute
 from proxrl.engine.frames import FrameBuffer
 from proxrl.envs.api import Autoreset, Environments
@@ -21,7 +23,7 @@ from proxrl.envs.spaces import is_image, space_tree, wrong_values
 from proxrl.errors import ProxRLError
 from proxrl.log.activity import Activity
 from proxrl.policy.policy import Policy
-from proxrl.types import ActingOutputs, Episode, Progress, Rollout, Step, Tree
+from proxrl.types import ActingOutputs, Episode, Progress, Rollout, State, Step, Tree
 from proxrl.world.api import World
 
 # Called with the row of the rollout and the result of a step, before the next step is taken.
@@ -30,7 +32,8 @@ StepWatcher: TypeAlias = Callable[[int, Step], None]
 
 class Collector:
     """Collects one rollout after another. Environments and the policy's memory carry over from one to the next (soft resets),
-    unless `hard_resets` begins every rollout with new episodes. All rollouts share one set of buffers.
+    unless --resets hard begins every rollout with new episodes. All rollouts share one set of buffers. `keeps_final_obs` if a
+    learner needs the last observation of every episode.
     """
 
     def __init__(
@@ -39,16 +42,18 @@ class Collector:
         compute: Compute,
         policy: Policy,
         world: World,
-        rollout_steps: int,
+        config: Config,
         first_env: int = 0,
-        hard_resets: bool = False,
         activity: Activity | None = None,
+        keeps_final_obs: bool = False,
     ) -> None:
-        self.environments, self.compute, self.steps, self.hard_resets = environments, compute, rollout_steps, hard_resets
-        self.world, self.first_env, self.activity = world, first_env, activity or Activity()
+        self.environments, self.compute, self.world, self.first_env = environments, compute, world, first_env
+        self.steps, self.sequence_length = config.rollout_steps, config.steps_per_sequence
+        self.hard_resets, self.keeps_final_obs = config.resets == "hard", keeps_final_obs
+        self.activity = activity or Activity()
         self.player = Player(environments, compute, policy, first_env)
         self.watchers: list[StepWatcher] = []  # called after every step
-        self.info = InfoRecorder((), rollout_steps, environments.num_envs)
+        self.info = InfoRecorder((), self.steps, environments.num_envs)
 
     def record_info(self, keys: Sequence[str]) -> None:
         """Record the numbers of these keys of `info`, for `Progress.info`."""
@@ -90,10 +95,13 @@ class Collector:
         self._write_obs(0)
         noise = draw_noise(self.player.head, streams, self.steps)
         episodes: list[Episode] = []
-        truncations = Truncations(self.environments.autoreset)
+        endings = Endings(self.environments.autoreset, self.keeps_final_obs)
+        states: list[State] = []
         outputs: ActingOutputs = []
         environment_seconds = self.player.environment_seconds
         for t in range(self.steps):
+            if self.player.state and t % self.sequence_length == 0:
+                states.append(self.player.state)
             try:
                 action, step = self.player.step(next(noise), outputs)
             except (IndexError, RuntimeError):
@@ -105,7 +113,7 @@ class Collector:
             self.terminated[t] = step.terminated
             self.truncated[t] = step.truncated
             self.valid[t] = step.valid
-            truncations.add(t, step)
+            endings.add(t, step, self.player.state)
             episodes += [episode._replace(step=t) for episode in step.episodes]
             self.activity.done = t + 1
             for watch in self.watchers:
@@ -113,7 +121,8 @@ class Collector:
             if self._is_spent(t, budget):
                 break
         self.activity.environment_seconds += self.player.environment_seconds - environment_seconds
-        return self._rollout(t + 1, budget, episodes, truncations, outputs)
+        states.append(self.player.state)
+        return self._rollout(t + 1, budget, episodes, endings, states, outputs)
 
     def progress(self, rollout: Rollout) -> Progress:
         """Return what this rank did, with its environments numbered among those of all ranks."""
@@ -140,11 +149,17 @@ class Collector:
         return steps >= budget
 
     def _rollout(
-        self, steps: int, budget: int, episodes: list[Episode], truncations: "Truncations", outputs: ActingOutputs
+        self,
+        steps: int,
+        budget: int,
+        episodes: list[Episode],
+        endings: "Endings",
+        states: list[State],
+        outputs: ActingOutputs,
     ) -> Rollout:
         # The pool may reuse its buffers, or release them: worker processes share theirs.
         self.player.obs = tree_map(np.copy, self.player.obs)
-        final_index, final_obs = truncations.arrays()
+        final_index, final_obs, final_state = endings.arrays()
         self._check(steps + 1, final_index, final_obs)
         valid = self._within(steps, budget)
         past = self.valid[steps - 1] & ~valid[-1]  # only the last row can be past the budget
@@ -162,6 +177,8 @@ class Collector:
             last=last,
             final_index=final_index,
             final_obs=final_obs,
+            final_state=final_state,
+            states=tuple(torch.stack(parts) for parts in zip(*states, strict=True)),
             episodes=[episode for episode in episodes if episode.step < steps - 1 or not past[episode.env]],
             outputs=outputs,
         )
@@ -210,32 +227,37 @@ class Collector:
                 )
 
 
-class Truncations:
+class Endings:
     """Where episodes were truncated in a rollout and, with same-step autoreset, their true last observations: autoreset has
-    replaced them in the buffer, and bootstrapping needs them.
+    replaced them in the buffer, and bootstrapping needs them. If `all_endings`, the same of terminated episodes, for learners.
     """
 
-    def __init__(self, autoreset: Autoreset) -> None:
-        self._next_step = autoreset is Autoreset.NEXT_STEP
+    def __init__(self, autoreset: Autoreset, all_endings: bool = False) -> None:
+        self._next_step, self._all = autoreset is Autoreset.NEXT_STEP, all_endings
         self._times: list[int] = []
         self._envs: list[int] = []
         self._rows: list[Tree] = []
+        self._states: list[State] = []
 
-    def add(self, t: int, step: Step) -> None:
-        if self._next_step or not step.truncated.any():
+    def add(self, t: int, step: Step, state: State) -> None:
+        """Add what ended in row t; `state` is the policy's memory after it."""
+        if self._next_step or not (step.truncated.any() or (self._all and step.terminated.any())):
             return
         ended = step.terminated | step.truncated
-        for n in np.flatnonzero(step.truncated):
+        for n in np.flatnonzero(ended if self._all else step.truncated):
             self._times.append(t)
             self._envs.append(int(n))
+            # Copies, because a view would keep the states of all environments in memory.
+            self._states.append(tuple(tensor[n].clone() for tensor in state))
             if step.final_obs is not None:
                 row = int(np.count_nonzero(ended[:n]))
                 self._rows.append(tree_map(lambda leaf, row=row: leaf[row].copy(), step.final_obs))
 
-    def arrays(self) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Tree | None]:
-        """Return the places (t, n) [K], [K], and the observations [K, ...] or None."""
+    def arrays(self) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Tree | None, State]:
+        """Return the places (t, n) [K], [K]; the observations [K, ...] or None; and the memory [K, ...] before them."""
         index = np.array(self._times, np.int64), np.array(self._envs, np.int64)
-        return index, tree_map(lambda *rows: np.stack(rows), *self._rows) if self._rows else None
+        states = tuple(torch.stack(parts) for parts in zip(*self._states, strict=True))
+        return index, tree_map(lambda *rows: np.stack(rows), *self._rows) if self._rows else None, states
 
 
 def _buffer(steps: int, space: gymnasium.Space, leaf: NDArray[Any], stack: int) -> Any:

@@ -1,8 +1,8 @@
 """Minibatches of one batch, shuffled anew in every epoch.
 
-The partition does not depend on how environments are spread over ranks: each environment shuffles its own steps on its own
-stream, and every minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 each
-train alike.
+What is shuffled is sequences of L steps of one environment: single steps unless the policy has a memory. The partition does not
+depend on how environments are spread over ranks: each environment shuffles its own sequences on its own stream, and every
+minibatch takes an equal share of each environment. So 1 rank with 8 environments and 2 ranks with 4 each train alike.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from proxrl.collect.perturbation import Perturbation
 from proxrl.common.tree import tree_map
 from proxrl.config import Config
 from proxrl.engine.api import Compute
@@ -24,39 +25,79 @@ from proxrl.world.api import World
 
 
 class Layout(NamedTuple):
-    """Which share of every environment's shuffled steps each minibatch takes; the same in every epoch."""
+    """Which share of every environment's shuffled sequences each minibatch takes."""
 
-    order: NDArray[np.int64]  # [N * T] positions in the shuffled steps [N, T], minibatch after minibatch
-    owner: NDArray[np.int64]  # [N * T] the minibatch that each belongs to
-    sizes: list[int]  # rows of each minibatch
+    order: NDArray[np.int64]  # [N * S] positions in the shuffled sequences [N, S], minibatch after minibatch
+    owner: NDArray[np.int64]  # [N * S] the minibatch that each belongs to
+    sizes: list[int]  # sequences of each minibatch
 
 
-@functools.cache
-def layout(num_envs: int, steps: int, num_minibatches: int, first_env: int) -> Layout:
-    """Assign steps to minibatches. If T does not divide evenly, environment n gives its spare steps to minibatches in turn,
-    starting where environment n - 1 stopped: over all environments the minibatches are equal.
+@functools.lru_cache(maxsize=256)
+def layout(num_envs: int, sequences: int, num_minibatches: int, first_env: int, epoch: int = 0) -> Layout:
+    """Assign the sequences of each environment to minibatches. If their number does not divide evenly, environment n gives its
+    spare ones to minibatches in turn, starting where environment n - 1 stopped: over all environments the minibatches are equal.
+
+    With one sequence per environment, this alone decides which ones meet in a minibatch. So after the first epoch, every round of
+    turns is in another order.
     """
-    env, spare = np.arange(num_envs)[:, None], steps % num_minibatches
-    equal = np.tile(np.repeat(np.arange(num_minibatches), steps // num_minibatches), (num_envs, 1))
-    extra = ((first_env + env) * spare + np.arange(spare)) % num_minibatches
+    env, spare = np.arange(num_envs)[:, None], sequences % num_minibatches
+    equal = np.tile(np.repeat(np.arange(num_minibatches), sequences // num_minibatches), (num_envs, 1))
+    rounds, extra = np.divmod((first_env + env) * spare + np.arange(spare), num_minibatches)
+    if epoch:
+        for number in np.unique(rounds):
+            within = rounds == number
+            extra[within] = np.random.default_rng((epoch, int(number))).permutation(num_minibatches)[extra[within]]
     owner = np.concatenate([equal, extra], axis=1).ravel()
     order = np.argsort(owner, kind="stable")
     return Layout(order, owner[order], np.bincount(owner, minlength=num_minibatches).tolist())
 
 
-def shuffle(streams: Sequence[np.random.Generator], steps: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return row numbers t * N + n in the order of one epoch."""
-    rows = np.stack([stream.permutation(steps) for stream in streams])
-    rows *= len(streams)
-    rows += np.arange(len(streams))[:, None]
-    return rows.ravel()[order]
+def shuffle(streams: Sequence[np.random.Generator], sequences: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return sequence numbers k * N + n in the order of one epoch; k counts the sequences of environment n."""
+    numbers = np.stack([stream.permutation(sequences) for stream in streams])
+    numbers *= len(streams)
+    numbers += np.arange(len(streams))[:, None]
+    return numbers.ravel()[order]
+
+
+class Drawn:
+    """The rows of one epoch: sequence after sequence, minibatch after minibatch."""
+
+    def __init__(
+        self,
+        sequences: NDArray[np.int64],  # [S] numbers k * N + n, see `shuffle`
+        owner: NDArray[np.int64],  # [S] the minibatch of each
+        sizes: Sequence[int],  # sequences of each minibatch
+        length: int,  # steps of a sequence
+        num_envs: int,
+        steps: int,  # of the rollout
+    ) -> None:
+        self.sequences, self.sizes, self.length = sequences, sizes, length
+        self.rows, self.row_owner = sequences, owner
+        self.padding: NDArray[np.float32] | None = None  # [S * L] 0 for rows past the end of the rollout, which repeat its last
+        if length > 1:
+            number, env = np.divmod(sequences, num_envs)
+            time = number[:, None] * length + np.arange(length)
+            if steps % length:
+                self.padding = (time < steps).astype(np.float32).ravel()
+            self.rows = (np.minimum(time, steps - 1) * num_envs + env[:, None]).ravel()
+            self.row_owner = np.repeat(owner, length)
 
 
 class Minibatches:
     """Draws minibatches from a batch, of which this rank holds the rows of its own environments."""
 
-    def __init__(self, config: Config, compute: Compute, world: World, first_env: int, activity: Activity | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        compute: Compute,
+        world: World,
+        first_env: int,
+        activity: Activity | None = None,
+        perturbation: Perturbation | None = None,
+    ) -> None:
         self.config, self.compute, self.world, self.first_env = config, compute, world, first_env
+        self.perturbation = perturbation or Perturbation()
         self.activity = activity or Activity()
 
     def draw(self, batch: Batch, streams: Sequence[np.random.Generator], epochs: int) -> Iterator[Batch]:
@@ -64,37 +105,62 @@ class Minibatches:
         minibatch (core detail 7), and with weights that sum to 1 over all ranks.
         """
         batch = self._center_advantages(batch)
-        count = self._count(batch)
-        steps = len(batch.weight) // len(streams)
-        order, owner, sizes = layout(len(streams), steps, count, self.first_env)
-        owner = self.compute.array(owner)
+        count, num_envs = self._count(batch), len(streams)
+        steps = len(batch.weight) // num_envs
+        length = min(self.config.steps_per_sequence, steps)  # the last rollout of a run may be short
+        sequences = math.ceil(steps / length)
         self.activity.begin("learning", epochs)
         for epoch in range(epochs):
             self.activity.done = epoch + 1
-            rows = self.compute.array(shuffle(streams, steps, order))
-            yield from self._epoch(batch, rows, owner, sizes)
+            # Single steps are shuffled enough within their environment.
+            order, owner, sizes = layout(num_envs, sequences, count, self.first_env, epoch if length > 1 else 0)
+            chosen = shuffle(streams, sequences, order)
+            moved = dataclasses.replace(batch, perturbation=self.perturbation.draw(streams, steps))
+            yield from self._epoch(moved, Drawn(chosen, owner, sizes, length, num_envs, steps))
 
-    def _epoch(self, batch: Batch, rows: Array, owner: Array, sizes: Sequence[int]) -> Iterator[Batch]:
-        library = self.compute.library
+    def _epoch(self, batch: Batch, drawn: "Drawn") -> Iterator[Batch]:
+        library, length = self.compute.library, drawn.length
+        rows, owner, sequences = (self.compute.array(index) for index in (drawn.rows, drawn.row_owner, drawn.sequences))
         advantage, weight = batch.advantage[rows], batch.weight[rows]
-        count, mean, std = moments(advantage, weight, owner, len(sizes), self.compute, self.world)
+        if drawn.padding is not None:
+            weight = weight * self.compute.array(drawn.padding)
+        count, mean, std = moments(advantage, weight, owner, len(drawn.sizes), self.compute, self.world)
         if self.config.advantage_norm == "minibatch":
             advantage = (advantage - mean[owner]) / std[owner]
         weight = weight / library.clip(count, 1, None)[owner]
-        action, log_prob, value, target = (field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target))
-        short = len(sizes) < self.config.num_minibatches
+        action, log_prob, value, target, starts = (
+            field[rows] for field in (batch.action, batch.log_prob, batch.value, batch.target, batch.starts)
+        )
+        state = tuple(tensor[sequences] for tensor in batch.state)
+        perturbation = tuple(self.compute.array(moves[drawn.rows]) for moves in batch.perturbation)
+        short = len(drawn.sizes) < self.config.num_minibatches
         end = 0
-        for size, valid in zip(sizes, count.tolist(), strict=True):
+        for size, valid in zip(drawn.sizes, count.tolist(), strict=True):
             start, end = end, end + size
             if valid == 0:
                 continue  # on all ranks alike; a step without a gradient would still move by Adam's momentum
-            part: Any = slice(start, end)
+            part: Any = slice(start * length, end * length)
+            part_sequences: Any = slice(start, end)
             if short:
-                # Drop invalid rows: otherwise these few minibatches could be too large for memory.
-                part = start + library.where(weight[part] > 0)[0]
+                # Drop sequences without a valid row: otherwise these few minibatches could be too large for memory.
+                counts = (weight[part].reshape(size, length) > 0).sum(1)
+                part_sequences = start + library.where(counts > 0)[0]
+                part = (part_sequences[:, None] * length + self.compute.array(np.arange(length))).reshape(-1)
             # Only observations are gathered per minibatch: an epoch's copy of a rollout of images would double its memory.
             obs = tree_map(lambda leaf, part=part: leaf[rows[part]], batch.obs)
-            yield Batch(obs, action[part], log_prob[part], value[part], advantage[part], target[part], weight[part])
+            yield Batch(
+                obs,
+                action[part],
+                log_prob[part],
+                value[part],
+                advantage[part],
+                target[part],
+                weight[part],
+                rows[part],
+                starts[part],
+                tuple(tensor[part_sequences] for tensor in state),
+                tuple(moves[part] for moves in perturbation),
+            )
 
     def _count(self, batch: Batch) -> int:
         """Return the number of minibatches, fewer if few rows are valid. The last rollout of a run may be short, and the full

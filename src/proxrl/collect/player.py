@@ -1,6 +1,8 @@
 """A policy acting in a pool of environments: the loop that training and evaluation share."""
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
@@ -50,8 +52,9 @@ class Player:
 
 def draw_noise(head: Head, streams: Sequence[np.random.Generator], most_steps: int) -> Iterator[NDArray[np.float32]]:
     """Yield noise [N, noise_size] for one step after another. Each environment has a stream of its own, from which numbers are
-    drawn for up to `most_steps` steps at a time.
+    drawn for up to `most_steps` steps at a time. Some heads keep the same numbers for several steps.
     """
-    steps = max(1, min(most_steps, NOISE_NUMBERS // head.noise_size))
+    draws = max(1, min(math.ceil(most_steps / head.noise_interval), NOISE_NUMBERS // head.noise_size))
     while True:
-        yield from np.stack([head.noise(stream, steps) for stream in streams], axis=1)
+        for noise in np.stack([head.noise(stream, draws) for stream in streams], axis=1):
+            yield from repeat(noise, head.noise_interval)

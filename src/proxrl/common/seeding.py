@@ -18,6 +18,8 @@ class Purpose(IntEnum):
     ROLLOUT = 2
     EVALUATION = 3
     TRIAL = 4
+    BONUS = 5
+    LEARNER = 6
 
 
 def seed_sequence(seed: int, purpose: Purpose, *address: int) -> np.random.SeedSequence:

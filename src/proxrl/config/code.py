@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from proxrl.common.trust import is_remembered, is_stamped, remember, stamp
-from proxrl.config.config import ENVIRONMENT, RUN, Config, field_types
+from proxrl.config.config import BONUS, ENVIRONMENT, RUN, Config, field_types
 from proxrl.config.fields import OFF, flag
 from proxrl.config.schedule import Schedule, names_function
 from proxrl.errors import ProxRLError
@@ -49,7 +49,7 @@ def code_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 ENVIRONMENT_SETTINGS = frozenset(
     spec.name for spec in dataclasses.fields(Config) if spec.metadata["group"] in ("", ENVIRONMENT) or "eval_env" in spec.name
 )
-TRAINING_SETTINGS = frozenset(spec.name for spec in dataclasses.fields(Config) if spec.metadata["group"] == RUN)
+TRAINING_SETTINGS = frozenset(spec.name for spec in dataclasses.fields(Config) if spec.metadata["group"] in (RUN, BONUS))
 # Names of settings whose value is an environment.
 ENVIRONMENTS = tuple(spec.name for spec in dataclasses.fields(Config) if spec.name in ("env", "eval_env"))
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from proxrl.config.fields import flag, setting, types_of
+from proxrl.config.other_names import suggesting_names
 from proxrl.config.schedule import Scalar, Schedule, value_at
-from proxrl.config.validate import check_range, check_ranges, validate
+from proxrl.config.validate import check_range, check_ranges, divisors, validate
 
 # These may change when a run is resumed.
 CHANGEABLE_ON_RESUME = frozenset(
@@ -25,6 +26,7 @@ OptimizerName: TypeAlias = Literal["adam", "adamw", "sgd", "rmsprop"]
 # The headings of `proxrl train --help`.
 ENVIRONMENT, ATARI, PPO, TRUST, OPTIMIZER = "environment", "Atari games", "algorithm", "trust region", "optimizer"
 NORMALIZATION, NETWORK, ACTION, RUN, MACHINE = "normalization", "networks", "continuous actions", "run", "machine"
+BONUS = "bonuses and learners"
 
 
 class Phase(NamedTuple):
@@ -51,8 +53,12 @@ class Coefficients:
     kl_coef: float
     max_grad_norm: float | None
     target_kl: float | None
+    icm_coef: float
+    rnd_coef: float
+    rnd_gamma: float
 
 
+@suggesting_names
 @dataclass(frozen=True)
 class Config:
     """All settings of a run. The defaults suit small vector tasks; presets refine them by environment family."""
@@ -166,7 +172,7 @@ class Config:
     encoder: str | None = setting(
         None,
         NETWORK,
-        "mlp, nature, impala, small, or a custom encoder as module:callable",
+        "mlp, nature, impala, small, split (parts of the observation apart), or a custom encoder as module:callable",
         off="by the observation space",
         imported=True,
     )
@@ -185,6 +191,32 @@ class Config:
         None, NETWORK, "keys of a Dict observation that the value sees", off="all", plain=True
     )
 
+    memory: Literal["lstm", "gru", "transformer"] | None = setting(
+        None,
+        NETWORK,
+        "memory between encoder and heads: lstm, gru, transformer or off; Atari games are then single frames",
+        off="none",
+    )
+    memory_size: int = setting(128, NETWORK, "width of a layer of the memory", least=1, most=10**6)
+    memory_layers: int = setting(1, NETWORK, "layers of the memory", least=1, most=100)
+    memory_heads: int = setting(4, NETWORK, "attention heads of a transformer memory; must divide --memory-size", least=1)
+    memory_window: int = setting(64, NETWORK, "steps back that a layer of a transformer memory attends to", least=1, most=10**6)
+    sequence_length: int | None = setting(
+        None,
+        NETWORK,
+        "steps through which gradients of the memory flow; must divide --rollout-steps",
+        off="the whole rollout, or less if there would be fewer sequences than minibatches",
+        least=1,
+    )
+
+    freeze: tuple[str, ...] | None = setting(
+        None,
+        NETWORK,
+        "parts that do not learn: encoder, memory, head, policy, value or statistics (of observations); see --init-from",
+        off="none",
+        plain=True,
+    )
+
     action_distribution: Literal["clip", "tanh", "beta"] = setting(
         "clip", ACTION, "a Gaussian clipped to the bounds, a Gaussian squashed by tanh, or a Beta distribution"
     )
@@ -192,9 +224,49 @@ class Config:
         "independent", ACTION, "standard deviation of the Gaussian: one for all states, a function of the state, or not learned"
     )
     log_std_init: float = setting(0.0, ACTION, "initial log standard deviation", least=-10, most=2)
+    noise: Literal["gsde"] | None = setting(
+        None,
+        ACTION,
+        "gsde: generalized state-dependent exploration, whose noise is a function of the state; use --log-std-init -2 with it",
+        off="independent in every step",
+    )
+    noise_interval: int | None = setting(
+        None, ACTION, "steps after which --noise gsde is drawn anew", off="once per rollout", least=1
+    )
+    rpo_alpha: float | None = setting(
+        None, ACTION, "in the update, move the means of Gaussians at random by up to +-X (Robust Policy Optimization)", above=0
+    )
+
+    bonus: tuple[str, ...] | None = setting(
+        None,
+        BONUS,
+        "add intrinsic rewards: icm, rnd, or a bonus as module:callable, each with its keyword arguments",
+        imported=True,
+    )
+    icm_coef: Scalar = setting(0.01, BONUS, "weight of the reward of icm", least=0)
+    rnd_coef: Scalar = setting(0.5, BONUS, "weight of the advantage of rnd, beside the environment's", least=0)
+    rnd_gamma: Scalar = setting(0.99, BONUS, "discount factor of the reward of rnd", least=0, most=1)
+    learner: tuple[str, ...] | None = setting(
+        None, BONUS, "add terms to the loss: learners as module:callable, each with its keyword arguments", imported=True
+    )
+    advantage: tuple[str, ...] | None = setting(
+        None,
+        BONUS,
+        "replace the advantage estimator: a function as module:callable, then its keyword arguments",
+        off="gae",
+        imported=True,
+    )
 
     name: str = setting("ppo", RUN, "name of the run, kept in runs/<env>/<name>/seed<seed>", plain=True)
     seed: int = setting(1, RUN, "seed of all random numbers", least=0, most=2**63 - 1)
+    init_from: str | None = setting(
+        None,
+        RUN,
+        "start with the weights and statistics of another run: a run folder, or ENV, ENV/NAME or ENV/NAME/seedN",
+        off="random weights",
+        plain=True,
+    )
+    init_checkpoint: str = setting("latest", RUN, "its checkpoint: latest, best or step-N", plain=True)
     eval_every: int | None = setting(None, RUN, "evaluate every N steps", least=1)
     eval_episodes: int = setting(10, RUN, "episodes per evaluation during training", least=1)
     eval_env: str | None = setting(
@@ -251,6 +323,15 @@ class Config:
     @property
     def minibatch_size(self) -> int:
         return self.batch_size // self.num_minibatches
+
+    @property
+    def steps_per_sequence(self) -> int:
+        """Steps of one environment that stay together in a minibatch: single ones unless the policy has a memory."""
+        if self.memory is None:
+            return 1
+        lengths = sorted(divisors(self.rollout_steps), reverse=True)
+        enough = (length for length in lengths if self.batch_size // length >= self.num_minibatches)
+        return self.sequence_length or next(enough, 1)
 
     @property
     def iterations(self) -> int:

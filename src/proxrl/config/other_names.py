@@ -4,10 +4,14 @@ The facts were read in the sources of Stable-Baselines3 2.x and its RL Zoo, Clea
 """
 
 import difflib
+import functools
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from proxrl.config.fields import flag
+from proxrl.errors import ProxRLError
+
+T = TypeVar("T")
 
 SB3, ZOO, CLEANRL, RL_GAMES = "SB3", "RL Zoo", "CleanRL", "rl_games"
 
@@ -22,7 +26,6 @@ class OtherName(NamedTuple):
 
 _MINIBATCH = "it is the number of minibatches instead of their size: num_minibatches = num_envs * rollout_steps / {}"
 _EVERY = "it counts the steps of all environments together, while callbacks of SB3 count those of each"
-_SDE = "ProxRL has no state-dependent exploration (gSDE); std=state learns a standard deviation for each state instead"
 _WRAPPER = "it is module:callable, and then its arguments as key=value"
 _WANDB = "ProxRL takes it from the environment variable {}, as wandb itself does; --wandb turns logging on"
 
@@ -105,8 +108,8 @@ OTHER_NAMES = {
     "bounds_loss_coef": OtherName(
         (RL_GAMES,), "action_distribution", "instead of a penalty, tanh and beta keep actions within their bounds"
     ),
-    "use_sde": OtherName((SB3,), None, _SDE),
-    "sde_sample_freq": OtherName((SB3,), None, _SDE),
+    "use_sde": OtherName((SB3,), "noise", "True is gsde"),
+    "sde_sample_freq": OtherName((SB3,), "noise_interval", "-1 is off: once per rollout"),
     # the environment
     "env_id": OtherName((CLEANRL, SB3), "env", "it is the first argument"),
     "env_name": OtherName((RL_GAMES,), "env", "it is the first argument"),
@@ -157,6 +160,21 @@ def unknown_setting(name: str, known: Collection[str]) -> str:
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else "'proxrl train --help' lists them all"
     return f"there is no setting {name!r}; {hint}"
+
+
+def suggesting_names(cls: type[T]) -> type[T]:
+    """Decorate a dataclass of settings: an unknown keyword argument is an error that suggests the right one."""
+    plain, known = cls.__init__, cls.__dataclass_fields__  # type: ignore[attr-defined]
+
+    @functools.wraps(plain)
+    def initialize(self: T, *args: Any, **settings: Any) -> None:
+        unknown = [name for name in settings if name not in known]
+        if unknown:
+            raise ProxRLError(unknown_setting(unknown[0], known))
+        plain(self, *args, **settings)
+
+    cls.__init__ = initialize  # type: ignore[assignment]
+    return cls
 
 
 def unknown_flag(spelling: str, known: Collection[str], command: str) -> str:

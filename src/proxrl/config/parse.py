@@ -10,9 +10,9 @@ from typing import Any, get_args, get_origin
 from proxrl.common.files import read_regular
 from proxrl.common.imports import name_of
 from proxrl.config import OFF, Config, field_types, flag
+from proxrl.config.calls import call_words, is_calls
 from proxrl.config.other_names import unknown_setting
 from proxrl.config.schedule import FORMS, Scalar, Schedule, parse_schedule, schedule_of
-from proxrl.config.wrappers import wrapper_words
 from proxrl.errors import ProxRLError
 
 
@@ -29,8 +29,8 @@ def parse_value(name: str, value: Any) -> Any:
         kind = next(option for option in get_args(kind) if option is not type(None))
     if may_be_schedule:
         return _parse_scalar(name, value, optional)
-    if name == "wrapper":
-        return wrapper_words(value)
+    if is_calls(name):
+        return call_words(name, value)
     if name in ("callback", "logger") and not isinstance(value, str) and not callable(value):
         raise ProxRLError(f"{name} must be module:callable; give objects of {type(value).__name__} as {name}s=[...]")
     if callable(value) and Config.__dataclass_fields__[name].metadata["imported"]:

@@ -100,11 +100,13 @@ def automatic_vector(env: EnvLike, config: Config, family: Family, resumed: Conf
 
 
 def with_frame_stack(config: Config, given: bool, sources: dict[str, str]) -> Config:
-    """Return the settings of an Atari game with its number of frames: one if `off` was given, otherwise the usual number."""
+    """Return the settings of an Atari game with its number of frames: one if `off` was given or the policy has a memory, as in
+    the published runs of LSTM policies, otherwise the usual number.
+    """
     if config.frame_stack is not None:
         return config
     sources["frame_stack"] += ", in Atari games"
-    return config.replace(frame_stack=1 if given else AtariOptions.frame_stack)
+    return config.replace(frame_stack=1 if given or config.memory else AtariOptions.frame_stack)
 
 
 def check_atari_settings(config: Config) -> None:

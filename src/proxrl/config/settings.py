@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from proxrl.config.config import Config
@@ -19,8 +20,8 @@ from proxrl.errors import ProxRLError
 Coefficient: TypeAlias = float | str | Schedule | Callable[[int, int], float]
 # A callable at the top level of a module, or its name as module:callable.
 Plugin: TypeAlias = str | Callable[..., Any]
-# A wrapper, or several, each alone or with its keyword arguments: as words, or as a dict after it.
-Wrappers: TypeAlias = Plugin | Sequence[Plugin | dict[str, Any] | tuple[Plugin, dict[str, Any]]]
+# A callable, or several, each alone or with its keyword arguments: as words, or as a dict after it.
+Calls: TypeAlias = Plugin | Sequence[Plugin | dict[str, Any] | tuple[Plugin, dict[str, Any]]]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +35,7 @@ class Settings(TypedDict, total=False):
     vector: Literal["auto", "inprocess", "native", "workers", "envpool"]
     num_workers: int | None
     max_episode_steps: int | None
-    wrapper: Wrappers | None
+    wrapper: Calls | None
     action_repeat: int | None
     frame_stack: int | None
     resets: Literal["soft", "hard"]
@@ -107,14 +108,34 @@ class Settings(TypedDict, total=False):
     actor_keys: tuple[str, ...] | list[str] | None
     critic_keys: tuple[str, ...] | list[str] | None
 
+    memory: Literal["lstm", "gru", "transformer"] | None
+    memory_size: int
+    memory_layers: int
+    memory_heads: int
+    memory_window: int
+    sequence_length: int | None
+    freeze: tuple[str, ...] | list[str] | None
+
     # continuous actions
     action_distribution: Literal["clip", "tanh", "beta"]
     std: Literal["independent", "state", "fixed"]
     log_std_init: float
+    noise: Literal["gsde"] | None
+    noise_interval: int | None
+    rpo_alpha: float | None
 
+    # bonuses and learners
+    bonus: Calls | None
+    icm_coef: Coefficient
+    rnd_coef: Coefficient
+    rnd_gamma: Coefficient
+    learner: Calls | None
+    advantage: Calls | None
     # run
     name: str
     seed: int
+    init_from: str | Path | None
+    init_checkpoint: str
     eval_every: int | None
     eval_episodes: int
     eval_env: Plugin | None

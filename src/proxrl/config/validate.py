@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_origin
 
+from proxrl.config.calls import BUILT_IN, parse_calls
 from proxrl.config.fields import choices_of, flag, types_of
 from proxrl.config.other_names import explain
 from proxrl.config.schedule import Schedule
-from proxrl.config.wrappers import parse_wrappers
 from proxrl.errors import ProxRLError
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 MOST_STEPS, MOST_BATCH = 10**15, 2**40  # far beyond what can be done, so that only slips of the keyboard are refused
+# The parts of a policy that --freeze knows (policy/freezing.py).
+FREEZABLE = ("encoder", "memory", "head", "policy", "value", "statistics")
 MOST_NAME = 200  # bytes; filesystems allow 255, encrypted ones less
 
 
@@ -26,12 +28,13 @@ def validate(config: "Config") -> None:
     check_batch(config)
     check_schedules(config)
     check_networks(config)
+    check_memory(config)
+    check_start(config)
     check_arguments(config)
     check_environments(config)
     if config.device_ids is not None and config.device != "cuda":
         raise ProxRLError("--device-ids are numbers of GPUs: use --device cuda with them, or leave them out")
-    if config.action_distribution == "beta" and config.std != "independent":
-        raise ProxRLError(f"--std {config.std} is for Gaussians; a Beta distribution has no standard deviation, so leave it out")
+    check_actions(config)
     if not config.name or any(sign in config.name for sign in "/\\:") or config.name.startswith("."):
         raise ProxRLError(f"--name {config.name!r} can't be a folder name; use letters, digits, '-' and '_'")
 
@@ -135,10 +138,29 @@ def check_schedules(config: "Config") -> None:
 
 def check_environments(config: "Config") -> None:
     """Raise an error for wrappers that are not given as such, or an evaluation environment that is never used."""
-    parse_wrappers(config.wrapper or ())
+    for name in BUILT_IN:
+        parse_calls(name, getattr(config, name))
     given = "--eval-env" if config.eval_env is not None else "--eval-env-kwargs"
     if config.eval_every is None and (config.eval_env is not None or config.eval_env_kwargs):
         raise ProxRLError(f"{given} is for evaluations during training; give --eval-every N too, or use proxrl eval afterwards")
+
+
+def check_actions(config: "Config") -> None:
+    """Raise an error for settings of continuous actions that exclude each other."""
+    if config.action_distribution == "beta" and config.std != "independent":
+        raise ProxRLError(f"--std {config.std} is for Gaussians; a Beta distribution has no standard deviation, so leave it out")
+    if config.action_distribution == "beta" and config.rpo_alpha is not None:
+        raise ProxRLError("--rpo-alpha moves the mean of a Gaussian; a Beta distribution has none, so leave it out")
+    if config.noise is None:
+        if config.noise_interval is not None:
+            raise ProxRLError("--noise-interval is for --noise gsde; give both, or leave it out")
+        return
+    if config.action_distribution == "beta":
+        raise ProxRLError("--noise gsde is for Gaussians; use --action-distribution clip or tanh, or leave it out")
+    if config.std == "state":
+        raise ProxRLError("--noise gsde depends on the state already; use --std independent or fixed with it")
+    if config.policy is not None:
+        raise ProxRLError("--noise gsde needs the features of ProxRL's policy network; use --encoder instead of --policy")
 
 
 def check_networks(config: "Config") -> None:
@@ -151,12 +173,71 @@ def check_networks(config: "Config") -> None:
         raise ProxRLError("--encoder has no effect beside both --policy and --value, which replace it; leave it out")
 
 
+def check_memory(config: "Config") -> None:
+    """Raise an error for sequences that a memory can't have, and for settings of a memory that is not there."""
+    if config.memory is None:
+        if config.sequence_length is not None:
+            raise ProxRLError(
+                "--sequence-length is for policies with a memory; use --memory lstm, gru or transformer, or leave it out"
+            )
+        return
+    for name in ("policy", "value"):
+        if getattr(config, name) is not None:
+            raise ProxRLError(
+                f"{flag(name)} replaces the whole network, which leaves no place for --memory; use --encoder instead"
+            )
+    if config.memory == "transformer" and config.memory_size % config.memory_heads:
+        fitting = sorted(divisors(config.memory_size), key=lambda divisor: abs(divisor - config.memory_heads))[:2]
+        raise ProxRLError(
+            f"--memory-heads {config.memory_heads} does not divide --memory-size {config.memory_size};"
+            f" use {' or '.join(map(str, sorted(fitting)))} heads, or another size"
+        )
+    each = config.batch_size // config.steps_per_sequence // config.num_minibatches
+    if config.accumulate > max(1, each):
+        raise ProxRLError(
+            f"--accumulate {config.accumulate} splits minibatches between sequences, but each has {each} of"
+            f" {config.steps_per_sequence} steps; use a shorter --sequence-length, more --num-envs or a smaller --accumulate"
+        )
+    length = config.sequence_length
+    if length is None:
+        return
+    if config.rollout_steps % length:
+        nearest = sorted(divisors(config.rollout_steps), key=lambda divisor: abs(divisor - length))[:2]
+        raise ProxRLError(
+            f"--sequence-length {length} does not divide --rollout-steps {config.rollout_steps};"
+            f" use {' or '.join(map(str, sorted(nearest)))}"
+        )
+    if config.resets == "hard":
+        raise ProxRLError(
+            "--sequence-length with --resets hard: a rollout is then a whole episode from its start; leave one of them out"
+        )
+    sequences = config.batch_size // length
+    if sequences < config.num_minibatches:
+        raise ProxRLError(
+            f"--sequence-length {length} gives {sequences} sequences per batch for --num-minibatches {config.num_minibatches};"
+            f" use {config.replace(sequence_length=None).steps_per_sequence}, fewer minibatches or more --num-envs"
+        )
+
+
+def check_start(config: "Config") -> None:
+    """Raise an error for names of parts that no policy has, and for a checkpoint of no run."""
+    unknown = [part for part in config.freeze or () if part not in FREEZABLE]
+    if unknown:
+        raise ProxRLError(f"--freeze {unknown[0]}: there is no such part; use {', '.join(FREEZABLE)}")
+    if config.init_from is None and config.init_checkpoint != "latest":
+        raise ProxRLError("--init-checkpoint names a checkpoint of the run that --init-from names; give that too")
+
+
 def check_arguments(config: "Config") -> None:
     """Raise an error for keyword arguments that config.toml can't hold, or whose callable is not given."""
     for name in ("encoder", "policy", "value", "callback", "logger"):
         if getattr(config, f"{name}_kwargs") and getattr(config, name) is None:
             hints = [f"; for {key}, {hint}" for key in getattr(config, f"{name}_kwargs") if (hint := explain(key))]
             raise ProxRLError(f"{flag(name)}-kwargs are arguments for {flag(name)}, which is not given{''.join(hints)}")
+    if config.encoder_kwargs and ":" not in str(config.encoder) and config.encoder != "split":
+        raise ProxRLError(
+            f"--encoder {config.encoder} takes no --encoder-kwargs, which are for split and your own encoders; leave them out"
+        )
     for name, kind in types_of(type(config)).items():
         for key, value in getattr(config, name).items() if get_origin(kind) is dict else ():
             if not _fits_toml(value):

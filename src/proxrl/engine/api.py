@@ -1,8 +1,8 @@
 """How a policy's arithmetic is done: acting step by step, evaluating a rollout, and gradients for the update.
 
 Two classes implement this contract and agree to float precision (tests/engine/test_compute.py): `TorchCompute` (autograd.py)
-runs any policy by autograd; `NumpyCompute` (numpy_mlp.py) runs small MLPs on a CPU several times faster, because nearly all of
-the time of such a network is overhead.
+runs any policy by autograd; `NumpyCompute` (numpy_mlp.py, with memory numpy_recurrent.py) runs small MLPs on a CPU several
+times faster, because nearly all of the time of such a network is overhead.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from proxrl.policy.memory import State
-from proxrl.types import ActingOutputs, Array, Batch, Rollout, Tree
+from proxrl.types import ActingOutputs, Array, Batch, Rollout, State, Tree
 
 
 class Evaluation(NamedTuple):
@@ -21,8 +21,8 @@ class Evaluation(NamedTuple):
     obs: Tree  # [T * N, ...] preprocessed
     action: Array  # [T * N, ...]
     log_prob: Array  # [T, N]
-    value: Array  # [T, N] of the observation
-    next_value: Array  # [T, N] of its true successor
+    value: Array  # [T + 1, N, H] of the observation; the last row is where the next rollout begins
+    next_value: Array  # [T, N, H] of its true successor
 
 
 class Outputs(NamedTuple):
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
     log_prob: Array  # [B]
     entropy: Array  # [B]
-    value: Array  # [B]
+    value: Array  # [B, H]
 
     def only(self, policy: bool, value: bool) -> "Outputs":
         """Return a gradient that is zero for what does not learn."""
@@ -38,9 +38,12 @@ class Outputs(NamedTuple):
 
 
 class Compute(Protocol):
-    """`library` is the module whose functions take this compute's arrays: numpy or torch."""
+    """`library` is the module whose functions take this compute's arrays: numpy or torch. `features` are those of the policy in
+    the last `forward`, for learners; None if autograd does not know them.
+    """
 
     library: ClassVar[Any]
+    features: Tensor | None
 
     def freeze(self) -> None:
         """Read the statistics and coefficients that hold until the next update ends. Called before acting begins."""
@@ -57,7 +60,7 @@ class Compute(Protocol):
     ) -> tuple[NDArray[Any], State]:
         """Return actions [N, ...], sampled with the noise or most likely without, and the next state of the memory.
 
-        If policy and value share their network, acting computes all that `evaluate` needs and appends it to `outputs`.
+        If acting computes values too (see `Policy.acts_with_value`), all that `evaluate` needs is appended to `outputs`.
         """
 
     def evaluate(self, rollout: Rollout) -> Evaluation: ...
@@ -67,8 +70,9 @@ class Compute(Protocol):
 
     def forward(self, batch: Batch) -> Outputs: ...
 
-    def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
-        """Backpropagate `gradient` from the last `forward`; add to the flat gradient and the loss terms.
+    def backward(self, gradient: Outputs, terms: Sequence[Array], losses: Sequence[Tensor]) -> None:
+        """Backpropagate `gradient` from the last `forward`, and the losses of learners; add to the flat gradient and to the terms
+        of the loss, of which those of the learners are last.
 
         Both are zero before the first microbatch of each minibatch. A class that is never given several microbatches may
         overwrite them instead, as `NumpyCompute` does.

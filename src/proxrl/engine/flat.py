@@ -16,16 +16,16 @@ class FlatParameters:
     The loss terms lie behind the gradient in the same buffer, `message`, so that one message sums both over the ranks.
     """
 
-    def __init__(self, groups: Sequence[Sequence[nn.Parameter]]) -> None:
+    def __init__(self, groups: Sequence[Sequence[nn.Parameter]], extra_terms: int = 0) -> None:
         parameters = [parameter for group in groups for parameter in group]
         if not parameters:
             raise ProxRLError("the networks have no parameter that requires a gradient, so there is nothing to train")
         size = sum(parameter.numel() for parameter in parameters)
         device = parameters[0].device
         self.values = torch.empty(size, device=device)
-        self.message = torch.zeros(size + len(Terms._fields), device=device)
+        self.message = torch.zeros(size + len(Terms._fields) + extra_terms, device=device)
         self.gradient = self.message[:size]
-        self.terms = self.message[size:]  # in the order of `Terms`
+        self.terms = self.message[size:]  # in the order of `Terms`, then those of the learners
         self.groups: list[slice] = []
         start = 0
         for group in groups:

@@ -34,10 +34,16 @@ class MemoryEstimate:
     rollout: int  # and the activations of a minibatch, if its layers are of usual width
     environments: int
     networks: int  # parameters, and the activations of wide layers
+    states: int  # of the policy's memory at the starts of sequences, and the parameters of the memory
 
     @property
     def total(self) -> int:
-        return self.rollout + self.environments + self.networks
+        return self.rollout + self.environments + self.networks + self.states
+
+    @property
+    def largest(self) -> str:
+        """The name of the largest part."""
+        return max(("networks", "environments", "states", "rollout"), key=lambda name: getattr(self, name))
 
 
 def estimate_memory(config: Config, num_envs: int, environments: Environments | None = None) -> MemoryEstimate:
@@ -57,6 +63,7 @@ def estimate_memory(config: Config, num_envs: int, environments: Environments | 
         rollout=rows * step_bytes + (0 if wide else activations),
         environments=workers * WORKER_BYTES + (0 if pools else num_envs * ENV_BYTES),
         networks=parameters + (activations if wide else 0),
+        states=_state_bytes(config, num_envs) + _memory_parameters(config) * PARAMETER_BYTES,
     )
 
 
@@ -79,6 +86,19 @@ def _network_bytes(config: Config, inputs: int, rows: int) -> tuple[int, int]:
     return networks * weights * PARAMETER_BYTES, networks * rows * sum(config.hidden_sizes) * 4 * 2
 
 
+def _state_bytes(config: Config, num_envs: int) -> int:
+    """Return the bytes of the states that a rollout stores of the policy's memory, twice: as acted and in shuffled order."""
+    steps = {None: 0, "lstm": 2, "gru": 1, "transformer": config.memory_window}[config.memory]
+    sequences = config.rollout_steps // config.steps_per_sequence + 1
+    return num_envs * sequences * config.memory_layers * steps * config.memory_size * 4 * 2
+
+
+def _memory_parameters(config: Config) -> int:
+    """Return the number of the memory's weights, without those of its inputs."""
+    matrices = {None: 0, "lstm": 4, "gru": 3, "transformer": 21}[config.memory]
+    return config.memory_layers * matrices * config.memory_size**2
+
+
 def refuse_too_large(config: Config, num_envs: int, ranks: int, environments: Environments | None = None) -> None:
     """Raise an error if the run needs more memory than this host has; `ranks` of them share it."""
     memory, need = usable_memory(), estimate_memory(config, num_envs, environments)
@@ -98,10 +118,14 @@ def memory_warning(config: Config, num_envs: int, ranks: int, environments: Envi
 
 
 def _needs(config: Config, num_envs: int, ranks: int, need: MemoryEstimate) -> str:
-    largest = max(need.rollout, need.environments, need.networks)
-    if largest == need.networks:
+    if need.largest == "networks":
         what = f"--hidden-sizes {' '.join(map(str, config.hidden_sizes))} (with minibatches of {config.minibatch_size:,})"
-    elif largest == need.environments:
+    elif need.largest == "states":
+        window = f" x --memory-window {config.memory_window:,}" if config.memory == "transformer" else ""
+        sequences = config.rollout_steps // config.steps_per_sequence
+        starts = f"{sequences:,} sequence{'s' if sequences > 1 else ''} of each of --num-envs {config.num_envs:,}"
+        what = f"--memory-size {config.memory_size:,}{window} for {starts}"
+    elif need.largest == "environments":
         workers = f" in {min(config.num_workers or 1, num_envs):,} processes" if config.vector == "workers" else ""
         what = f"--num-envs {config.num_envs:,}{workers}"
     else:
@@ -111,7 +135,9 @@ def _needs(config: Config, num_envs: int, ranks: int, need: MemoryEstimate) -> s
 
 
 def _advice(need: MemoryEstimate) -> str:
-    largest = max(need.rollout, need.environments, need.networks)
-    if largest == need.networks:
-        return "use smaller layers or minibatches"
-    return "use fewer environments" if largest == need.environments else "use fewer environments or shorter rollouts"
+    return {
+        "networks": "use smaller layers or minibatches",
+        "environments": "use fewer environments",
+        "states": "use a smaller memory, longer sequences or fewer environments",
+        "rollout": "use fewer environments or shorter rollouts",
+    }[need.largest]

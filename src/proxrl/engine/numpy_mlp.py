@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -20,11 +21,11 @@ from proxrl.policy.continuous_heads import GaussianHead
 from proxrl.policy.distributions import FORBIDDEN
 from proxrl.policy.encoders import MLP
 from proxrl.policy.heads import CategoricalHead
-from proxrl.policy.memory import NoMemory, State
+from proxrl.policy.memory import NoMemory, PolicyMemory
 from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import Branches, Floats, Mask, OneHot, Preprocess, Whiten
 from proxrl.policy.statistics import EPSILON
-from proxrl.types import ActingOutputs, Array, Batch, Rollout, Tree
+from proxrl.types import ActingOutputs, Array, Batch, Rollout, State, Tree
 
 Rows = NDArray[np.float32]
 Allowed: TypeAlias = Any  # a mask [B, n]; empty if there is none
@@ -53,16 +54,15 @@ def _tanh_(x: Rows) -> Rows:
     return x
 
 
-class _Network:
+class Network:
     """A stack of linear layers with an activation between them."""
 
-    def __init__(self, encoder: MLP, output: nn.Linear) -> None:
-        linear = [*encoder.layers, output]
-        self.weights = [_array(layer.weight) for layer in linear]
-        self.biases = [_array(layer.bias) for layer in linear]
-        self.weight_gradients = [_array(layer.weight.grad) for layer in linear]
-        self.bias_gradients = [_array(layer.bias.grad) for layer in linear]
-        self.tanh = encoder.activation == "tanh"
+    def __init__(self, layers: Sequence[nn.Linear], activation: str) -> None:
+        self.weights = [_array(layer.weight) for layer in layers]
+        self.biases = [_array(layer.bias) for layer in layers]
+        self.weight_gradients = [_array(layer.weight.grad) for layer in layers]
+        self.bias_gradients = [_array(layer.bias.grad) for layer in layers]
+        self.tanh = activation == "tanh"
         self.inputs: list[Rows] = []
 
     def forward(self, inputs: Rows) -> Rows:
@@ -70,7 +70,7 @@ class _Network:
         self.inputs = []
         for weight, bias in zip(self.weights, self.biases, strict=True):
             if self.inputs:
-                inputs = _tanh_(inputs) if self.tanh else np.maximum(inputs, 0, out=inputs)
+                inputs = self.activate_(inputs)
             self.inputs.append(inputs)
             inputs = np.dot(inputs, weight.T)
             inputs += bias
@@ -84,7 +84,14 @@ class _Network:
             np.add.reduce(gradient, axis=0, out=self.bias_gradients[layer])
             if layer:
                 gradient = np.dot(gradient, self.weights[layer])
-                gradient *= 1 - inputs * inputs if self.tanh else inputs > 0
+                gradient *= self.slope(inputs)
+
+    def activate_(self, rows: Rows) -> Rows:
+        return _tanh_(rows) if self.tanh else np.maximum(rows, 0, out=rows)
+
+    def slope(self, activated: Rows) -> NDArray[Any]:
+        """Return the slope of the activation, from its result."""
+        return 1 - activated * activated if self.tanh else activated > 0
 
 
 class _Categorical:
@@ -150,28 +157,34 @@ class NumpyCompute:
     """`Compute` for separate MLPs and a categorical or Gaussian head; `backward` is called once per step of the optimizer."""
 
     library: ClassVar[Any] = np
+    memory: ClassVar[type[PolicyMemory]] = NoMemory
+    features: Tensor | None = None
 
-    @staticmethod
-    def supports(policy: Policy) -> bool:
+    @classmethod
+    def supports(cls, policy: Policy) -> bool:
         """Return whether the policy consists of parts that are written out here. Types must match exactly: a subclass may compute
         something else.
         """
         networks = policy.actor, policy.critic
         mlps = all(type(network) is MLP and network.activation in ("tanh", "relu") for network in networks)
-        linear = type(policy.action) is nn.Linear and type(policy.value) is nn.Linear and type(policy.memory) is NoMemory
+        linear = type(policy.action) is nn.Linear and type(policy.value) is nn.Linear
+        memories = type(policy.memory) is type(policy.critic_memory) is cls.memory
         head = policy.head
         known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.std == "independent")
-        return mlps and linear and known and all(type(part) in _SUPPORTED for part in _leaves(policy.preprocess))
+        return mlps and linear and memories and known and all(type(part) in _SUPPORTED for part in _leaves(policy.preprocess))
 
     def __init__(self, policy: Policy, parameters: FlatParameters) -> None:
         self.policy = policy
         self.terms = parameters.terms.numpy()
         networks: Any = policy  # `supports` has checked their types
-        self.actor = _Network(networks.actor, networks.action)
-        self.critic = _Network(networks.critic, networks.value)
+        self.actor = self.network(networks.actor, networks.memory, networks.action)
+        self.critic = self.network(networks.critic, networks.critic_memory, networks.value)
         head = policy.head
         self.head = _Gaussian(head) if isinstance(head, GaussianHead) else _Categorical()
         self.freeze()
+
+    def network(self, encoder: MLP, memory: Any, output: nn.Linear) -> Any:
+        return Network([*encoder.layers, output], encoder.activation)
 
     def freeze(self) -> None:
         self.head.freeze()
@@ -182,7 +195,7 @@ class NumpyCompute:
         self.preprocess = _preprocess(parts)
 
     def initial_state(self, num_envs: int) -> State:
-        return self.policy.memory.initial_state(num_envs)
+        return self.policy.initial_state(num_envs)
 
     def act(
         self,
@@ -202,35 +215,39 @@ class NumpyCompute:
         steps, num_envs = rollout.reward.shape
         observed, allowed = self.split(tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout.obs))
         rows = self.preprocess(observed)
-        values = self.values(rows).reshape(steps + 1, num_envs)
+        value = self.critic.forward(rows).reshape(steps + 1, num_envs, -1)
         obs, allowed = rows[:-num_envs], allowed[:-num_envs]
         action = rollout.action.reshape(-1, *rollout.action.shape[2:])
         log_prob, _ = self.head.forward(self.actor.forward(obs), action, allowed)
-        next_value = values[1:].copy()
+        next_value = value[1:].copy()
         if rollout.final_obs is not None:
-            next_value[rollout.final_index] = self.values(self.preprocess(self.split(rollout.final_obs)[0]))
+            next_value[rollout.final_index] = self.critic.forward(self.preprocess(self.split(rollout.final_obs)[0]))
         else:
-            next_value[rollout.final_index] = values[rollout.final_index]
-        return Evaluation((obs, allowed), action, log_prob.reshape(steps, num_envs), values[:-1], next_value)
-
-    def values(self, rows: Rows) -> Rows:
-        return self.critic.forward(rows)[:, 0]
+            next_value[rollout.final_index] = value[rollout.final_index]
+        return Evaluation((obs, allowed), action, log_prob.reshape(steps, num_envs), value, next_value)
 
     def array(self, values: NDArray[Any]) -> NDArray[Any]:
         return values
 
     def forward(self, batch: Batch) -> Outputs:
         obs, allowed = batch.obs
-        log_prob, entropy = self.head.forward(self.actor.forward(obs), batch.action, allowed)
-        return Outputs(log_prob, entropy, self.values(obs))
+        inputs = self.actor.forward(obs)
+        for moves in batch.perturbation:
+            inputs += moves
+        log_prob, entropy = self.head.forward(inputs, batch.action, allowed)
+        return Outputs(log_prob, entropy, self.critic.forward(obs))
 
-    def backward(self, gradient: Outputs, terms: Sequence[Array]) -> None:
+    def backward(self, gradient: Outputs, terms: Sequence[Array], losses: Sequence[Tensor]) -> None:
         """Write the gradient instead of adding to it, which saves a pass over all weights: with this class, build.py refuses to
         split minibatches.
         """
-        self.terms[:] = terms
+        values = [*terms, *(loss.item() for loss in losses)]
+        self.terms[: len(values)] = values
         self.actor.backward(self.head.backward(gradient.log_prob, gradient.entropy))
-        self.critic.backward(gradient.value[:, None])
+        self.critic.backward(gradient.value)
+        learning = [loss for loss in losses if loss.requires_grad]
+        if learning:
+            torch.autograd.backward(learning)
 
 
 _SUPPORTED = (Floats, Whiten, OneHot, Mask)

@@ -1,8 +1,10 @@
 """Threads, and other settings of the process that hold while a run computes."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,10 +31,11 @@ TORCH_THREADS = torch.get_num_threads()
 
 
 def is_small(policy: Policy, config: Config) -> bool:
-    """Return whether the policy consists of linear layers that are small enough for the numpy engine to pay off."""
+    """Return whether the policy consists of linear and recurrent layers that are small enough for the numpy engine to pay off."""
     layers = [module for module in policy.modules() if list(module.parameters(recurse=False))]
-    known = all(isinstance(module, nn.Linear | Head) for module in layers)
-    widest = max((module.out_features for module in layers if isinstance(module, nn.Linear)), default=1)
+    known = all(isinstance(module, nn.Linear | nn.RNNBase | Head) for module in layers)
+    widths = [module.out_features for module in layers if isinstance(module, nn.Linear)]
+    widest = max(widths + [module.hidden_size for module in layers if isinstance(module, nn.RNNBase)], default=1)
     return known and config.minibatch_size * widest < SMALL_LAYER
 
 
@@ -62,9 +65,18 @@ def count_work(policy: Policy, config: Config) -> None:
     if policy.masked:
         obs["action_mask"] = torch.ones_like(obs["action_mask"], dtype=torch.bool)
     # With gradients enabled, as in an update: without, attention takes a path that is not counted.
-    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        policy.core(obs, policy.memory.initial_state(1), None)
+    with torch.enable_grad(), FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
+        policy.core(obs, policy.initial_state(1), None)
     policy.work_per_row = counter.get_total_flops() / 2  # a multiplication and an addition are two operations
+
+
+def _lstm_operations(inputs: torch.Size, weights: torch.Size, recurrent: torch.Size, *_: Any, **__: Any) -> int:
+    """Return the operations of an LSTM layer of oneDNN, from the shapes of its arguments."""
+    return 2 * math.prod(inputs[:-1]) * (math.prod(weights) + math.prod(recurrent))
+
+
+# Operations that torch's counter does not know. It sees the single products of a GRU.
+UNCOUNTED = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
 
 
 @contextmanager

@@ -61,9 +61,9 @@ class Environments(Protocol):
 WHOLE_EPISODE = "whole_episode"
 
 
-def env_kwargs_hint(kwargs: Mapping[str, Any]) -> str:
+def env_kwargs_hint(kwargs: Mapping[str, Any], flag: str = "--env-kwargs") -> str:
     """Return an addition to the error message of an environment that could not be made: its arguments, if it has any."""
-    return f"; check --env-kwargs {' '.join(f'{key}={value}' for key, value in kwargs.items())}" if kwargs else ""
+    return f"; check {flag} {' '.join(f'{key}={value}' for key, value in kwargs.items())}" if kwargs else ""
 
 
 def episode_seed(seed: int, env: int, episode: int) -> int:

@@ -12,19 +12,20 @@ from torch import Tensor
 from proxrl import __version__
 from proxrl.build import atari_options
 from proxrl.config import Config
+from proxrl.config.calls import parse_calls
 from proxrl.config.parse import toml_value
-from proxrl.config.wrappers import parse_wrappers
 from proxrl.envs.envpool import task_name
 from proxrl.envs.masks import MASK
 from proxrl.envs.registry import ATARI, DM, find_family
 from proxrl.errors import printable
-from proxrl.export.deployed import Input
+from proxrl.export.deployed import STATE, Input
 from proxrl.look.agent import Agent
 from proxrl.report.curves import band, read_curves
 from proxrl.report.plot import sparkline
 from proxrl.report.published import published
 from proxrl.runs.folder import CARD_MARK, RunFolder
 from proxrl.runs.metrics import RETURN
+from proxrl.runs.origin import read_origin
 
 # Settings of plugins that may contain secrets. They are left out, because cards are published.
 PRIVATE = ("logger", "logger_kwargs", "callback", "callback_kwargs")
@@ -76,6 +77,7 @@ def model_card(
         "## Use",
         f"```python\n{usage(file, inputs, list(outputs))}\n```",
         "Rows are independent, and a batch may have any number of them.",
+        *_episodes(inputs),
         *_preparation(config.env, preparation),
         table(("input", "type", "shape"), ((one.name, one.dtype.name, _shape(one.shape)) for one in inputs)),
         table(
@@ -87,6 +89,7 @@ def model_card(
         ),
         *_scores(config.env, scores),
         "## Training",
+        *_origin(folder),
         *_curve(folder),
         "```\nproxrl train --config settings.toml\n```",
         "repeats the run. Settings that differ from ProxRL's defaults:",
@@ -151,6 +154,18 @@ def _example(one: Input) -> str:
     return f"np.zeros({shape}, {dtype})"
 
 
+def _episodes(inputs: Iterable[Input]) -> list[str]:
+    """Return how the state of a memory is passed on, if there is one."""
+    names = [one.name for one in inputs if one.name.startswith(STATE)]
+    if not names:
+        return []
+    pairs = ", ".join(f"`next_{name}` as `{name}`" for name in names)
+    return [
+        "The policy has a memory. In the first step of an episode, its state is zeros, as above. In every later step, pass on"
+        f" what the step before returned: {pairs}. In a batch, set the rows of environments that begin an episode to zeros."
+    ]
+
+
 def observation_preparation(config: Config) -> dict[str, Any]:
     """Return the settings of what is done to observations before they are inputs of the file; empty for most runs."""
     names = ("action_repeat", "wrapper", "frame_stack")
@@ -182,7 +197,7 @@ def _preparation(env: str, preparation: Mapping[str, Any]) -> list[str]:
 
 
 def _wrapping(preparation: Mapping[str, Any]) -> list[str]:
-    repeat, calls = preparation.get("action_repeat"), parse_wrappers(preparation.get("wrapper", ()))
+    repeat, calls = preparation.get("action_repeat"), parse_calls("wrapper", preparation.get("wrapper", ()))
     repeated = [f"Each action is repeated for {repeat} steps of the environment, or until the episode ends."]
     names = [f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.kwargs.items())})" for call in calls]
     wrapped = [
@@ -218,6 +233,11 @@ def _scores(env: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _success(score: Mapping[str, Any]) -> str:
     rate = score.get("success_rate")
     return "" if rate is None else f", success rate {rate:.0%}"
+
+
+def _origin(folder: RunFolder) -> list[str]:
+    origin = read_origin(folder)
+    return [] if origin is None else [f"Training started with the weights and statistics of {_code(str(origin))}."]
 
 
 def _curve(folder: RunFolder) -> list[str]:

@@ -2,7 +2,7 @@
 
 Its inputs are raw observations and its outputs are actions of the environment's action space: normalization, scaling and
 clipping are included. Each leaf of the observation and of the action is a separate, named tensor. The state of a memory is an
-input and an output too.
+input and an output too; an episode begins with zeros.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +24,9 @@ from proxrl.policy.policy import Policy
 from proxrl.policy.preprocess import Branches, Preprocess
 from proxrl.types import Tree
 
+# The beginning of the names of inputs that are the state of a memory; the output of the same name with `next_` follows it.
+STATE = "state."
+
 
 class Input(NamedTuple):
     name: str
@@ -44,7 +47,8 @@ class Deployed(nn.Module):
     """`deployed(*inputs) -> {name: tensor}`, every tensor [B, ...], in the order of `inputs` and of `action_parts`.
 
     Each part of the action has its mode and the parameters of its distribution, for sampling, as outputs. `value` is an output
-    unless the critic needs observations that the actor does not: these exist in training only and are not inputs.
+    unless the critic needs observations that the actor does not: these exist in training only and are not inputs, and neither is
+    the state of the critic's memory.
     """
 
     def __init__(self, policy: Policy, config: Config, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
@@ -61,9 +65,9 @@ class Deployed(nn.Module):
             Input(name, leaf.shape, np.dtype(stored_dtype(leaf)), leaf, preprocess)
             for name, leaf, preprocess in zip(*leaves, strict=True)
         ]
-        state = enumerate(policy.memory.initial_state(1))
-        self.inputs += [Input(f"state.{number}", tuple(part.shape[1:]), part.numpy().dtype) for number, part in state]
         self.gives_value = policy.critic is None or _actor_has_the_critics_keys(config, space)
+        state = policy.initial_state(1)[: None if self.gives_value else policy.memory.size]
+        self.inputs += [Input(f"{STATE}{n}", tuple(part.shape[1:]), part.numpy().dtype) for n, part in enumerate(state)]
         actions = space_tree(action_space)
         self.action_parts = list(map(ActionPart, tree_leaves(_names("", actions)), tree_leaves(actions)))
 
@@ -71,10 +75,11 @@ class Deployed(nn.Module):
         tensors = dict(zip((one.name for one in self.inputs), inputs, strict=True))
         obs = preprocessed(self.policy.preprocess, tree_map(tensors.__getitem__, self.names))
         state = tuple(tensors[one.name] for one in self.inputs if one.space is None)
-        # `starts` is None: to start an episode, the caller passes the initial state.
+        # `starts` is None: to begin an episode, the caller passes zeros as the state.
         values: dict[str, Tensor] = {}
         if self.gives_value:
-            distribution, values["value"], state = self.policy.core(obs, state, None)
+            distribution, value, state, _ = self.policy.core(obs, state, None)
+            values["value"] = value[:, 0]
         else:
             distribution, state = self.policy.act(obs, state, None)
         distributions = [each for each, _ in distribution.parts] if isinstance(distribution, Product) else [distribution]
@@ -82,7 +87,7 @@ class Deployed(nn.Module):
         outputs = {f"action{part.suffix}": action for part, action in zip(self.action_parts, actions, strict=True)}
         for part, each in zip(self.action_parts, distributions, strict=True):
             outputs |= {f"{name}{part.suffix}": value for name, value in parameters(each, part.space).items()}
-        return outputs | values | {f"next_state.{number}": part for number, part in enumerate(state)}
+        return outputs | values | {f"next_{STATE}{number}": part for number, part in enumerate(state)}
 
 
 def _names(prefix: str, spaces_tree: Tree) -> Tree:

@@ -26,7 +26,7 @@ from proxrl.export.deployed import Deployed
 from proxrl.export.verify import Arrays, largest_difference, sample_inputs
 from proxrl.look.agent import Agent, load_changed
 from proxrl.look.evaluation import evaluate_and_save
-from proxrl.policy.networks import make_policy
+from proxrl.policy.networks import add_value_streams, make_policy
 from proxrl.runs.evaluations import current_evaluation
 from proxrl.runs.folder import RUNS_DIR, RunFolder, is_card
 from proxrl.runs.lookup import find_run
@@ -126,6 +126,7 @@ def deploy(agent: Agent) -> Deployed:
     It is a copy, because the agent's parameters are views of one buffer, and a file would contain all of it for each view.
     """
     policy = make_policy(agent.config, agent.observation_space, agent.action_space)
+    add_value_streams(policy, agent.policy.value_streams, agent.config.seed)
     policy.load_state_dict(agent.policy.state_dict())
     return Deployed(policy.requires_grad_(False), agent.config, agent.observation_space, agent.action_space).eval()
 

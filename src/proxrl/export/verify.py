@@ -1,5 +1,9 @@
-"""Verification of an exported file: it is compared with its policy on the same observations."""
+"""Verification of an exported file: it is compared with its policy on the same observations.
 
+Policies with a memory are compared over steps that follow each other, with the beginning of an episode among them.
+"""
+
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +16,7 @@ from numpy.typing import NDArray
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.envs.masks import MASK, group_sizes
 from proxrl.envs.spaces import space_tree
-from proxrl.export.deployed import Deployed, Input
+from proxrl.export.deployed import STATE, Deployed, Input
 from proxrl.look.agent import Agent
 from proxrl.policy.preprocess import Whiten
 
@@ -20,6 +24,8 @@ Arrays = dict[str, NDArray[Any]]
 
 # Policies are mostly used with batches of one; several sizes detect an export that fixed the number of rows.
 BATCHES = (1, 7, 64)
+# Steps of a policy with a memory. Before the one with the number RESTART, an episode begins in every other row.
+STEPS, RESTART = 16, 9
 
 
 def largest_difference(agent: Agent, deployed: Deployed, run_file: Callable[[Arrays], Arrays]) -> float:
@@ -28,22 +34,41 @@ def largest_difference(agent: Agent, deployed: Deployed, run_file: Callable[[Arr
     For discrete actions that differ, it is the difference of their log-probabilities, which is near zero for a tie.
     """
     rng = np.random.default_rng(0)
-    all_differences = [
-        difference
-        for rows in BATCHES
-        for inputs in [sample_inputs(deployed, agent.action_space, rng, rows)]
-        for difference in differences(agent, deployed, inputs, run_file(inputs))
-    ]
-    return float(np.max(all_differences))  # unlike max(), it returns NaN if there is one
+    all_differences = itertools.chain.from_iterable(differences(agent, deployed, run_file, rows, rng) for rows in BATCHES)
+    return float(np.max(list(all_differences)))  # unlike max(), it returns NaN if there is one
 
 
-def differences(agent: Agent, deployed: Deployed, inputs: Arrays, outputs: Arrays) -> Iterator[float]:
+def differences(
+    agent: Agent, deployed: Deployed, run_file: Callable[[Arrays], Arrays], rows: int, rng: np.random.Generator
+) -> Iterator[float]:
+    """Yield the differences of all outputs in one step or, with a memory, in several: then each has the state of its own."""
+    agent.reset()
+    states: list[Arrays] = [{}, {}]
+    for step in range(STEPS if agent.policy.recurrent else 1):
+        if step == RESTART:
+            begun = np.arange(rows) % 2 == 0
+            agent.reset(begun)
+            for array in (array for state in states for array in state.values()):
+                array[begun] = 0
+        inputs = sample_inputs(deployed, agent.action_space, rng, rows)
+        outputs = run_file(inputs | states[0])
+        with torch.no_grad():
+            tensors = deployed(*map(torch.from_numpy, (inputs | states[1]).values()))
+        expected = {name: value.numpy() for name, value in tensors.items()}
+        states = [next_state(deployed, outputs), next_state(deployed, expected)]
+        yield from step_differences(agent, deployed, inputs, outputs, expected)
+
+
+def next_state(deployed: Deployed, outputs: Arrays) -> Arrays:
+    """Return the state of the memory after a step, by the names of the inputs of the next one."""
+    names = [one.name for one in deployed.inputs if one.name.startswith(STATE)]
+    return {name: outputs[f"next_{name}"].copy() for name in names}
+
+
+def step_differences(agent: Agent, deployed: Deployed, inputs: Arrays, outputs: Arrays, expected: Arrays) -> Iterator[float]:
     """Yield the difference of each output from the policy's."""
     obs = tree_map(inputs.__getitem__, deployed.names)
-    agent.reset()
     actions = agent.act(obs["observation"], mask=obs[MASK]) if agent.policy.masked else agent.act(obs)
-    with torch.no_grad():
-        expected = {name: value.numpy() for name, value in deployed(*map(torch.from_numpy, inputs.values())).items()}
     for part, action in zip(deployed.action_parts, tree_leaves(actions), strict=True):
         name, logits = f"action{part.suffix}", expected.get(f"logits{part.suffix}")
         expected.pop(name)

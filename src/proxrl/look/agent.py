@@ -27,12 +27,10 @@ from proxrl.look.action_distribution import ActionDistribution, count_rows
 from proxrl.look.agent_frames import AgentFrames
 from proxrl.policy.distributions import Distribution
 from proxrl.policy.heads import env_actions
-from proxrl.policy.memory import State
-from proxrl.policy.networks import make_policy
-from proxrl.runs import checkpoint
+from proxrl.policy.networks import add_value_streams, make_policy
 from proxrl.runs.folder import RUNS_DIR, RunFolder
 from proxrl.runs.lookup import find_run
-from proxrl.types import Tree
+from proxrl.types import State, Tree
 
 
 class Agent:
@@ -44,6 +42,8 @@ class Agent:
         self.action_space = space_from_json(state["action_space"])
         self.policy = make_policy(config, self.observation_space, self.action_space).to(build_device(config.device))
         weights = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
+        if config.value is None:  # bonuses may have added value streams
+            add_value_streams(self.policy, len(weights.get("value.weight", [0])), config.seed)
         try:
             self.policy.load_state_dict(weights)
         except RuntimeError as error:
@@ -60,17 +60,25 @@ class Agent:
     def __repr__(self) -> str:
         return f"<Agent of {self.config.env} at step {self.step:,}: {self.observation_space} to {self.action_space}>"
 
-    def reset(self) -> None:
-        """Start a new episode: the next observation is its first."""
-        self.starts = True
-        self.frames.reset()
-        self.state = self.compute.initial_state(1)
+    def reset(self, envs: Any = None) -> None:
+        """Start a new episode: the next observation is its first. `envs` names the rows of a batch of which this is true, as a
+        mask [N], such as `terminated | truncated`, or by their numbers; the others continue.
+        """
+        if envs is None:
+            self.starts: NDArray[np.bool_] | None = None  # [N] whether the next observations begin an episode; None if all do
+            self.state: State = ()
+            self.frames.reset()
+        elif self.starts is not None:
+            begun = chosen_rows(envs, len(self.starts))
+            self.starts |= begun
+            self.frames.restart(begun)
 
     def act(self, obs: Tree, deterministic: bool = True, mask: Any = None) -> Tree:
         """Return the action for an observation, or one per row of a batch: the distribution's mode, or a sample.
 
         Agents that were trained with action masks need `mask`, the environment's `info["action_mask"]`. Agents that were trained
-        with --frame-stack take stacks, or the environment's observations one after the other and `reset` between episodes.
+        with --frame-stack take stacks, or the environment's observations one after the other and `reset` between episodes. Those
+        with a memory need every observation of an episode in its order, and `reset` between episodes.
         """
         rows, single = self._rows(obs, mask, advance=True)
         count = count_rows(rows)
@@ -78,7 +86,7 @@ class Agent:
         noise = None if deterministic else self.policy.head.noise(self.rng, count)
         self.policy.guard.check(rows)
         sample, self.state = self.compute.act(rows, state, starts, noise)
-        self.starts = False
+        self.starts = np.zeros(count, np.bool_)
         actions = env_actions(self.policy.head, sample)
         return tree_map(lambda leaf: leaf[0], actions) if single else actions
 
@@ -87,7 +95,7 @@ class Agent:
         critic expects, in the scale of training (after `reward_scale` and `normalize_rewards`).
 
         Like `distribution` and `log_prob`, it leaves the memory and the stack of observations that `act` keeps as they are. With
-        --frame-stack, call it before `act` with the same observation, which would be in the stack twice afterwards.
+        either, call it before `act` with the same observation, which would be seen twice afterwards.
         """
         _, value, single = self._outputs(*self._rows(obs, None, needs_mask=False))
         values = value.cpu().numpy()
@@ -108,9 +116,15 @@ class Agent:
         return self.distribution(obs, mask).log_prob(action)
 
     def _memory(self, count: int) -> tuple[State, NDArray[np.bool_]]:
-        """Return the state of the memory for the next observations, and whether these begin an episode."""
-        state = self.compute.initial_state(count) if self.starts else self.state
-        return state, np.full(count, self.starts, np.bool_)
+        """Return the state of the memory for the next observations [N, ...], and which of these begin an episode."""
+        if self.starts is None or (len(self.starts) != count and not self.policy.recurrent):
+            return self.compute.initial_state(count), np.ones(count, np.bool_)
+        if len(self.starts) != count:
+            raise ProxRLError(
+                f"there are {count} observations, but there were {len(self.starts)} before, which the agent's memory is about;"
+                " call agent.reset() before other episodes"
+            )
+        return self.state, self.starts
 
     @torch.no_grad()
     def _outputs(self, rows: Tree, single: bool) -> tuple[Distribution, torch.Tensor, bool]:
@@ -124,7 +138,7 @@ class Agent:
         precision = self.compute.precision if isinstance(self.compute, TorchCompute) else contextlib.nullcontext
         with precision():
             distribution, value, _ = self.policy(tree_map(tensor, rows), state, tensor(starts))
-        return distribution, value.float(), single
+        return distribution, value[:, 0].float(), single
 
     def _rows(self, obs: Tree, mask: Any, needs_mask: bool = True, advance: bool = False) -> tuple[Tree, bool]:
         """Return the observation as rows for the policy, and whether it was a single one, as its shape shows.
@@ -170,6 +184,24 @@ class Agent:
         return obs | {key: tree_map(zeros, space_tree(space[key])) for key in space if key not in obs}
 
 
+def chosen_rows(envs: Any, count: int) -> NDArray[np.bool_]:
+    """Return the mask [count] of rows that are given as a mask or by their numbers."""
+    given = np.asarray(envs)
+    if given.dtype == np.bool_ and given.shape == (count,):
+        return given
+    chosen = np.zeros(count, np.bool_)
+    try:
+        if given.dtype == np.bool_:
+            raise IndexError
+        chosen[given.astype(np.int64, casting="same_kind") if given.size else []] = True
+    except (IndexError, TypeError, ValueError):
+        raise ProxRLError(
+            f"agent.reset({envs}): give a mask of shape ({count},), or numbers from 0 to {count - 1}: the rows of the batch"
+            " in which an episode begins"
+        ) from None
+    return chosen
+
+
 def _in_rows(space: gymnasium.Space, obs: Tree) -> tuple[Tree, bool]:
     """Check an observation or a batch of them; return it as rows, and whether it was a single one."""
     singles: set[bool] = set()
@@ -213,16 +245,6 @@ def load_changed(folder: RunFolder, checkpoint_name: str, changes: dict[str, Any
     """Return what `load` does, with changed settings that affect how the policy is computed, but not the policy."""
     # The code of the environment is imported only to play episodes, see `env_of`.
     config, untrusted = folder.config_for(trust, unused=ENVIRONMENT_SETTINGS | TRAINING_SETTINGS)
-    path = folder.checkpoint_path(checkpoint_name)
-    if not path.exists():
-        names = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
-        raise ProxRLError(f"{folder.path} has no checkpoint {checkpoint_name!r}; it has {', '.join(names) or 'none yet'}")
-    try:
-        tensors, state = checkpoint.load(path)
-    except checkpoint.DamagedCheckpointError as error:
-        intact = [f"--checkpoint {name} (step {step:,})" for name, step in folder.intact_checkpoints().items()]
-        advice = f"use {' or '.join(intact)}" if intact else "that run has no intact one"
-        raise ProxRLError(f"{error.problem}; {advice}") from error
-    agent = Agent(config.replace(**changes), tensors, state)
+    agent = Agent(config.replace(**changes), *folder.load_checkpoint(checkpoint_name))
     agent.untrusted = untrusted
     return agent

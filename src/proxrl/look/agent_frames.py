@@ -14,14 +14,19 @@ from proxrl.types import Tree
 
 
 class AgentFrames:
-    """The last observations of the current episode, or of several episodes that began together."""
+    """The last observations of the current episode, or of the episodes of a batch."""
 
     def __init__(self, stack: int) -> None:
         self.stack = stack
-        self.frames: dict[tuple[Any, ...], NDArray[Any]] = {}  # [rows, stack, ...] of each Box, by its place in the observation
+        self.reset()
 
     def reset(self) -> None:
-        self.frames = {}
+        self.frames: dict[tuple[Any, ...], NDArray[Any]] = {}  # [rows, stack, ...] of each Box, by its place in the observation
+        self.begun: NDArray[np.bool_] | None = None  # [rows] whether the next observations begin an episode; None if none does
+
+    def restart(self, begun: NDArray[np.bool_]) -> None:
+        """Begin an episode in these rows [N] with the next observation."""
+        self.begun = begun if self.begun is None else self.begun | begun
 
     def stacked(self, space: gymnasium.Space, obs: Tree, advance: bool) -> Tree:
         """Return the stack that ends with this observation, or with these [N, ...]; `space` is that of stacks.
@@ -35,7 +40,8 @@ class AgentFrames:
             stacks = self._stacked(space, obs, (), frames)
         except ValueError:
             return obs
-        self.frames = frames if advance else self.frames
+        if advance:
+            self.frames, self.begun = frames, None
         return stacks
 
     def _stacked(self, space: gymnasium.Space, obs: Tree, place: tuple[Any, ...], frames: dict[Any, Any]) -> Tree:
@@ -47,12 +53,15 @@ class AgentFrames:
         if not isinstance(space, spaces.Box):
             return obs
         rows, single = single_observations(space, self.stack, obs)
-        before = self.frames.get(place, np.repeat(rows[:, None], self.stack, axis=1))
+        repeated = np.repeat(rows[:, None], self.stack, axis=1)
+        before = self.frames.get(place, repeated)
         if len(before) != len(rows):
             raise ProxRLError(
                 f"there are {len(rows)} observations, but there were {len(before)} before; call agent.reset() between episodes,"
                 " or stack the observations of each yourself"
             )
+        if self.begun is not None and len(self.begun) == len(rows):
+            before = np.where(self.begun.reshape(-1, *[1] * (before.ndim - 1)), repeated, before)
         frames[place] = np.concatenate([before[:, 1:], rows[:, None]], axis=1)
         stacks = frames[place].reshape(len(rows), *space.shape)
         return stacks[0] if single else stacks

@@ -1,5 +1,7 @@
 """The environment of an evaluation, if it is not that of training: the settings that make it, and whether the policy fits."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -7,7 +9,7 @@ import gymnasium
 from proxrl.config import Config
 from proxrl.config.config import env_label
 from proxrl.config.resolve import EnvLike, callable_name
-from proxrl.envs.api import Environments
+from proxrl.envs.api import Environments, env_kwargs_hint
 from proxrl.envs.given import GivenEnv
 from proxrl.envs.spaces import HasSpaces, space_difference
 from proxrl.errors import ProxRLError
@@ -43,6 +45,17 @@ class EvalEnv(NamedTuple):
         """Return the name of the environment with its arguments."""
         config = self.config(run)
         return env_label(config.env, config.env_kwargs)
+
+    @contextmanager
+    def naming_its_flag(self, run: Config) -> Iterator[None]:
+        """If the environment can't be made with its arguments, let the error name the flag that gave them."""
+        try:
+            yield
+        except ProxRLError as error:
+            hint = env_kwargs_hint(self.config(run).env_kwargs)
+            if not self.kwargs or not str(error).endswith(hint):
+                raise
+            raise ProxRLError(str(error).removesuffix(hint) + env_kwargs_hint(self.kwargs, "--eval-env-kwargs")) from error
 
 
 OWN_ENV = EvalEnv()

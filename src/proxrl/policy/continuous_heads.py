@@ -101,6 +101,7 @@ class GaussianHead(BoxHead):
             self.register_buffer("log_std", initial)
         self.std = std
         self.inputs, self.noise_size = 2 * size if std == "state" else size, size
+        self.means = range(size)
 
     def mean_and_log_std(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean [B, size] and the log standard deviation [size].

@@ -7,6 +7,7 @@ policy learns from.
 
 import abc
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ class Head(nn.Module, abc.ABC):
     inputs: int  # outputs of the network per action
     choices: int  # bits of a mask
     noise_size: int  # random numbers per action
+    noise_interval = 1  # steps of an environment for which its random numbers stay the same
+    means: Sequence[int] = ()  # which of the inputs are means of a Gaussian
     layout: ActionLayout
     env_shape: tuple[int, ...] = ()  # of one action in the space
     env_dtype: torch.dtype

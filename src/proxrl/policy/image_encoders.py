@@ -54,8 +54,10 @@ def image_assumptions(policy: nn.Module) -> list[str]:
 class FirstConvolution(nn.Conv2d):
     """A convolution of bytes. To scale them to [0, 1] (Atari detail 9), it divides its weights by 255 instead of all pixels."""
 
+    scale = 255
+
     def forward(self, image: Tensor) -> Tensor:
-        return conv2d(image, self.weight / 255, self.bias, self.stride, self.padding)
+        return conv2d(image, self.weight / self.scale, self.bias, self.stride, self.padding)
 
 
 class ImageEncoder(nn.Module, abc.ABC):

@@ -46,6 +46,7 @@ class ProductHead(Head):
                 )
             )
             width += size
+            self.means = [*self.means, *(self.inputs + mean for mean in head.means)]
             self.inputs += head.inputs
             self.choices += head.choices
             self.noise_size += head.noise_size
@@ -84,16 +85,22 @@ def make_head(space: gymnasium.Space, config: Config) -> Head:
 
 
 def unused_settings(space: gymnasium.Space, config: Config) -> list[str]:
-    """Return a line for each setting of continuous actions that was changed although the action space has none."""
-    if any(isinstance(leaf, spaces.Box) for leaf in tree_leaves(space_tree(space))):
-        return []
-    changed = [
-        f"{flag(spec.name)} {getattr(config, spec.name)}"
-        for spec in dataclasses.fields(Config)
-        if spec.metadata["group"] == ACTION and getattr(config, spec.name) != spec.default
+    """Return a line for each setting that was changed although it has no effect: of continuous actions if the action space has
+    none, and of a memory without one.
+    """
+    changed = {spec.name: spec for spec in dataclasses.fields(Config) if getattr(config, spec.name) != spec.default}
+    words = {name: f"{flag(name)} {getattr(config, name)}" for name in changed}
+    lines = [
+        f"warning: {words[name]} has no effect without --memory lstm or gru"
+        for name in ("memory_size", "memory_layers")
+        if name in changed and config.memory is None
     ]
-    return [
-        f"warning: {words} has no effect, because the actions of {config.env} are not continuous: {space}" for words in changed
+    if any(isinstance(leaf, spaces.Box) for leaf in tree_leaves(space_tree(space))):
+        return lines
+    return lines + [
+        f"warning: {words[name]} has no effect, because the actions of {config.env} are not continuous: {space}"
+        for name, spec in changed.items()
+        if spec.metadata["group"] == ACTION
     ]
 
 

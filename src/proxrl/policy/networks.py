@@ -27,11 +27,14 @@ from proxrl.envs.spaces import is_image, space_tree
 from proxrl.envs.stacking import stack_size
 from proxrl.errors import ProxRLError, one_line
 from proxrl.policy.encoders import MLP, Select, orthogonal, select_space
+from proxrl.policy.gsde import explore
 from proxrl.policy.image_encoders import IMAGE_ENCODERS, Channels, ImageEncoder, Mixed, default_encoder, has_image
 from proxrl.policy.make_head import make_head
-from proxrl.policy.memory import NoMemory
-from proxrl.policy.policy import Policy
+from proxrl.policy.memory import NoMemory, PolicyMemory, RecurrentMemory
+from proxrl.policy.policy import Policy, Trunk
 from proxrl.policy.preprocess import make_preprocess
+from proxrl.policy.split_encoder import SPLIT_NAME, SplitEncoder, make_split_encoder
+from proxrl.policy.transformer import TransformerMemory
 
 # Small enough that the initial policy is nearly uniform for all features (core detail 2).
 ACTION_GAIN = 0.01
@@ -51,44 +54,74 @@ def make_policy(config: Config, observation_space: gymnasium.Space, action_space
         if spaces.flatdim(inputs) == 0:
             raise ProxRLError(f"the observation space {observation_space} is empty; give it at least one entry")
         head = make_head(action_space, config)
-        actor, actor_size = make_actor(config, inputs, action_space, head.inputs)
-        critic, critic_size = make_critic(config, inputs, actor_size)
-        action = nn.Identity() if config.policy else orthogonal(nn.Linear(actor_size, head.inputs), ACTION_GAIN)
+        actor = make_actor(config, inputs, action_space, head.inputs)
+        critic = make_critic(config, inputs)
+        actor_size, critic_size = actor.memory.output_size, (critic or actor).memory.output_size
+        action: nn.Module = nn.Identity()
+        if config.policy is None:
+            head, action = explore(config, action_space, head, orthogonal(nn.Linear(actor_size, head.inputs), ACTION_GAIN))
         value = nn.Identity() if config.value else orthogonal(nn.Linear(critic_size, 1), gain=1.0)
-        policy = Policy(preprocess, guard, actor, critic, NoMemory(), action, head, value)
+        policy = Policy(preprocess, guard, actor, critic, action, head, value)
     policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type stubs
     # With dropout the policy in the update would differ from the one that acted.
     return policy.eval()
 
 
-def make_actor(config: Config, space: gymnasium.Space, action_space: gymnasium.Space, inputs: int) -> tuple[nn.Module, int]:
-    """Return the policy's network and the number of its outputs."""
-    keys = config.actor_keys
+def make_actor(config: Config, space: gymnasium.Space, action_space: gymnasium.Space, inputs: int) -> Trunk:
+    """Return the policy's encoder and memory."""
+    keys, whole = config.actor_keys, space
     space = space if keys is None else select_space(space, keys, flag("actor_keys"))
     if config.policy is None:
-        network, size = make_encoder(config, space)
+        network, size = make_encoder(config, space, whole)
     else:
         network = plugin_module("policy", config.policy, (space, action_space), config.policy_kwargs)
         size = output_size("policy", config.policy, network, space)
         if size != inputs:
             raise ProxRLError(f"--policy {config.policy} gives {size} numbers per row, but {action_space} takes {inputs}")
-    return (network if keys is None else Select(keys, network)), size
+    return make_trunk(config, network if keys is None else Select(keys, network), size)
 
 
-def make_critic(config: Config, space: gymnasium.Space, actor_size: int) -> tuple[nn.Module | None, int]:
-    """Return the value's network and the number of its outputs; the network is None if it is the actor's."""
+def make_critic(config: Config, space: gymnasium.Space) -> Trunk | None:
+    """Return the value's encoder and memory; None if they are the actor's."""
     if shares_trunk(config, space):
-        return None, actor_size
-    keys = config.critic_keys
+        return None
+    keys, whole = config.critic_keys, space
     space = space if keys is None else select_space(space, keys, flag("critic_keys"))
     if config.value is None:
-        network, size = make_encoder(config, space)
+        network, size = make_encoder(config, space, whole)
     else:
         network = plugin_module("value", config.value, (space,), config.value_kwargs)
         size = output_size("value", config.value, network, space)
         if size != 1:
             raise ProxRLError(f"--value {config.value} gives {size} numbers per row, but a value is one")
-    return (network if keys is None else Select(keys, network)), size
+    return make_trunk(config, network if keys is None else Select(keys, network), size)
+
+
+def add_value_streams(policy: Policy, count: int, seed: int) -> None:
+    """Replace the last layer of the value by one with this many outputs, one for each value stream."""
+    if count == 1:
+        return
+    if not isinstance(policy.value, nn.Linear):
+        raise ProxRLError("a bonus with its own value stream needs ProxRL's value network; leave --value out")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer_seed(seed, Purpose.WEIGHTS, count))
+        layer = orthogonal(nn.Linear(policy.value.in_features, count), gain=1.0)
+    policy.value = layer.to(policy.value.weight.device)
+
+
+def make_trunk(config: Config, encoder: nn.Module, size: int) -> Trunk:
+    """Put the memory behind an encoder that has this number of outputs."""
+    return Trunk(encoder, make_memory(config, size))
+
+
+def make_memory(config: Config, inputs: int) -> PolicyMemory:
+    """Return the memory that --memory names, for features of size `inputs`."""
+    if config.memory is None:
+        return NoMemory(inputs)
+    width, layers = config.memory_size, config.memory_layers
+    if config.memory == "transformer":
+        return TransformerMemory(inputs, width, layers, config.memory_heads, config.memory_window)
+    return RecurrentMemory(config.memory, inputs, width, layers)
 
 
 def shares_trunk(config: Config, space: gymnasium.Space) -> bool:
@@ -102,18 +135,23 @@ def shares_trunk(config: Config, space: gymnasium.Space) -> bool:
     return has_image(space) and not any((*separate, config.actor_keys, config.critic_keys))
 
 
-def make_encoder(config: Config, space: gymnasium.Space) -> tuple[nn.Module, int]:
-    """Return the encoder that --encoder names, or the one that suits the space, and the number of its outputs."""
+def make_encoder(config: Config, space: gymnasium.Space, whole: gymnasium.Space | None = None) -> tuple[nn.Module, int]:
+    """Return the encoder that --encoder names, or the one that suits the space, and the number of its outputs.
+
+    `whole` is the space before --actor-keys or --critic-keys chose some of its keys, if they did.
+    """
     if config.encoder is not None and ":" in config.encoder:
         plugin = plugin_module("encoder", config.encoder, (space,), config.encoder_kwargs)
         return plugin, output_size("encoder", config.encoder, plugin, space)
-    if config.encoder not in (None, MLP_NAME, *IMAGE_ENCODERS):
-        known = ", ".join((MLP_NAME, *IMAGE_ENCODERS))
+    if config.encoder not in (None, MLP_NAME, SPLIT_NAME, *IMAGE_ENCODERS):
+        known = ", ".join((MLP_NAME, *IMAGE_ENCODERS, SPLIT_NAME))
         raise ProxRLError(f"--encoder {config.encoder}: there is no such encoder; use {known}, or yours as module:callable")
     # Stacking puts the channels first, whichever axis of a single image holds them.
     channels: Channels = "first" if stack_size(config.env, config.frame_stack) > 1 else config.image_channels
-    encoder: MLP | ImageEncoder | Mixed
-    if config.encoder == MLP_NAME or not has_image(space):
+    encoder: MLP | ImageEncoder | Mixed | SplitEncoder
+    if config.encoder == SPLIT_NAME:
+        encoder = make_split_encoder(config, space, space if whole is None else whole, channels)
+    elif config.encoder == MLP_NAME or not has_image(space):
         if config.encoder in IMAGE_ENCODERS:
             raise ProxRLError(f"--encoder {config.encoder} is for images, but the observation space is {space}; leave it out")
         encoder = MLP(space, config.hidden_sizes, config.activation)

@@ -96,6 +96,7 @@ class PageRun:
                 "settings": summary.settings,
                 "command": self._repeat_command(),
                 "changes": [change._asdict() for change in summary.changes],
+                "origin": None if summary.origin is None else str(summary.origin),
                 "config_path": str(self.folder.config_path),
                 "videos": [{"name": path.name, "size": _time_and_size(path)[1]} for path in videos_of(self.folder)],
                 **{name: status.get(name) for name in ("versions", "machine", "git", "host")},

@@ -16,7 +16,7 @@ from proxrl.errors import ProxRLError
 ALLOWED = frozenset(
     {"learning_rate", "anneal_learning_rate", "value_learning_rate", "weight_decay", "adam_epsilon"}
     | {"momentum", "max_grad_norm", "accumulate", "epochs", "num_minibatches", "entropy_coef", "value_coef", "clip", "value_clip"}
-    | {"target_kl", "kl_coef", "gae_lambda", "advantage_norm", "clip_bootstrap"}
+    | {"target_kl", "kl_coef", "gae_lambda", "advantage_norm", "clip_bootstrap", "rpo_alpha"}
 )
 # Why others may not change, by the heading under which `proxrl train --help` lists them; and exceptions by name.
 REASONS = {
@@ -26,6 +26,7 @@ REASONS = {
     "networks": "the saved networks would not fit, or compute something else",
     "continuous actions": "the saved networks would not fit, or mean other actions",
     "optimizer": "the saved state of the optimizer would not fit",
+    "bonuses and learners": "what they have learned would not fit, or was learned for something else",
     "run": "it is part of what the run is",
     "machine": "results would no longer be those of one run",
 }

@@ -40,6 +40,7 @@ RUN_FILES = (
     "report.html",
     "evaluations.json",
     "changes.jsonl",
+    "origin.json",
     STAMP,
     ANCHOR,
     "events.out.tfevents.*",
@@ -133,6 +134,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.videos = self.path / "videos"
         self.changes_path = self.path / "changes.jsonl"
+        self.origin_path = self.path / "origin.json"
         self.changed: list[Change] = []  # by `create`
         self._lock: IO[bytes] | None = None
 
@@ -230,6 +232,21 @@ class RunFolder:
             return checkpoint.load(path)
         except checkpoint.DamagedCheckpointError as error:
             raise ProxRLError(self.damage_advice(path, error.problem)) from error
+
+    def load_checkpoint(self, name: str, option: str = "--checkpoint") -> "tuple[dict[str, torch.Tensor], dict[str, Any]]":
+        """Load a checkpoint by name; if it is missing or damaged, the error says which values of the flag `option` would work."""
+        from proxrl.runs import checkpoint
+
+        path = self.checkpoint_path(name)
+        if not path.exists():
+            names = sorted(entry.name.removesuffix(".safetensors") for entry in path.parent.glob("*.safetensors"))
+            raise ProxRLError(f"{self.path} has no checkpoint {name!r}; it has {', '.join(names) or 'none yet'}")
+        try:
+            return checkpoint.load(path)
+        except checkpoint.DamagedCheckpointError as error:
+            intact = [f"{option} {other} (step {step:,})" for other, step in self.intact_checkpoints().items()]
+            advice = f"use {' or '.join(intact)}" if intact else "that run has no intact one"
+            raise ProxRLError(f"{error.problem}; {advice}") from error
 
     def damage_advice(self, path: Path, problem: str) -> str:
         """Return a message about a damaged checkpoint that says what deleting it would do, and what is lost."""

@@ -10,6 +10,7 @@ from proxrl.runs.changes import Change, read_changes
 from proxrl.runs.evaluations import current_evaluation, mean_of, read_evaluations
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.metrics import RETURN, read_lines
+from proxrl.runs.origin import Origin, read_origin
 
 # If status.json has no return, because an earlier version wrote it, the return is the mean of so many last lines of the metrics.
 LAST_LINES = 20
@@ -36,6 +37,11 @@ class Summary:
     def changes(self) -> list[Change]:
         """Settings that were changed by --allow-change."""
         return read_changes(self.folder.changes_path)
+
+    @property
+    def origin(self) -> Origin | None:
+        """The checkpoint of another run from which this one started (--init-from)."""
+        return read_origin(self.folder)
 
     @property
     def env(self) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from proxrl.common.numbers import format_number
 from proxrl.config import Config
+from proxrl.errors import ProxRLError
 
 
 @dataclass
@@ -60,7 +61,18 @@ class StopRules:
         If the score is of other episodes now, it starts anew, because the two can't be compared.
         """
         state = checkpoint.get("stop_rules", {}) if checkpoint.get("best_by") == best_by(config) else {}
-        return cls(**{spec.name: state[spec.name] for spec in fields(cls) if spec.name in state})
+        if not isinstance(state, dict):
+            raise _not_understood(f"are {state!r}")
+        known = [spec for spec in fields(cls) if spec.name in state]
+        for spec in known:
+            value = state[spec.name]
+            if not isinstance(value, int | float) and not (value is None and spec.default is None):
+                raise _not_understood(f"have {value!r} for {spec.name}")
+        return cls(**{spec.name: state[spec.name] for spec in known})
+
+
+def _not_understood(problem: str) -> ProxRLError:
+    return ProxRLError(f"the stop rules in the checkpoint {problem}, so it can't be resumed; use another checkpoint of that run")
 
 
 def best_by(config: Config) -> str:

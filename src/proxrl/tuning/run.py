@@ -14,7 +14,7 @@ from proxrl.common.files import one_line_errors, replacing
 from proxrl.common.imports import name_of
 from proxrl.common.numbers import format_number
 from proxrl.common.signals import stopping_signals
-from proxrl.config import CHANGEABLE_ON_RESUME, Config, flag
+from proxrl.config import CHANGEABLE_ON_RESUME, OFF, Config, flag
 from proxrl.config.parse import parse_value, toml_value
 from proxrl.config.presets import choose_preset
 from proxrl.config.resolve import Resolved, resolve
@@ -22,6 +22,7 @@ from proxrl.envs.registry import find_family
 from proxrl.errors import ProxRLError, check_at_least
 from proxrl.jobs.pool import Lost, Pool, Worker
 from proxrl.runs.folder import earlier_config
+from proxrl.runs.lookup import find_run
 from proxrl.tuning.display import StudyDisplay
 from proxrl.tuning.outcome import settings_of, trial_table, write_preset
 from proxrl.tuning.space import Space, load_space, starting_point
@@ -82,6 +83,7 @@ def tune(
     for name, value in (("trials", trials), ("workers", workers), ("seeds", seeds)):
         check_at_least(flag(name), value, 1)
     check_tune_arguments(timeout, settings)
+    settings = with_origin_path(settings)
     env_name = env if isinstance(env, str) else name_of(env)
     start, family = resolve(env_name, settings, preset, trust=trust), find_family(env_name)
     file = None if search is None else Path(search)
@@ -108,6 +110,12 @@ def check_tune_arguments(timeout: float | None, settings: dict[str, Any]) -> Non
     for name in RESERVED:
         if name in settings:
             raise ProxRLError(f"the study sets {flag(name)} for each trial; leave it out")
+
+
+def with_origin_path(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with --init-from as a path: trials have a runs folder of their own, where its name is unknown."""
+    run = settings.get("init_from")
+    return settings if run in (None, OFF) else {**settings, "init_from": str(find_run(run).path.resolve())}
 
 
 def base_config(preset: Config, total_steps: int | None, seed: int) -> Config:

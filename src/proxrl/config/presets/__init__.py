@@ -5,6 +5,7 @@ in `reference/` have the values of published results. A family whose own file ha
 says which results they are for, as that of every reference preset does.
 """
 
+import difflib
 import tomllib
 from collections.abc import Collection
 from importlib import resources
@@ -88,9 +89,10 @@ def read_preset(name: str) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError) as error:
             raise ProxRLError(f"can't read the preset {name}: {error}") from None
     else:
-        raise ProxRLError(
-            f"there is no preset {name!r}; use one of {', '.join(preset_names())}, {REFERENCE}, or the path of a .toml file"
-        )
+        known = [*preset_names(), REFERENCE]
+        nearest = difflib.get_close_matches(name, [*known, *_references()], n=1)
+        advice = f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(known)}, or the path of a .toml file"
+        raise ProxRLError(f"there is no preset {name!r}; {advice}")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -74,6 +74,7 @@ function systemTable(run) {
     ["Device", device], ["Processor", machine.processor], ["Cores", machine.cores && String(machine.cores)], ["Memory", memory],
     ["System", [machine.os, machine.architecture].filter(Boolean).join(", ")], ["Host", run.host],
     ["Commit", git && `${git.commit.slice(0, 12)}${git.dirty ? ", with changes" : ""}`],
+    ["Started from", run.origin],
     ["Changed on resume", changes.map((one) => `${one.setting} from ${one.before} to ${one.after} at step ${one.step}`).join("; ")],
     ...versions.map(([name, version]) => [name, version]), ["Run folder", run.path],
   ];
