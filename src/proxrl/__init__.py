@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # work they take the time of the very thread they wait for, and a run slows down by up to ten times (docs/performance.md). Here
 # they are made to sleep sooner. OpenMP reads this when torch is first imported, so import proxrl before torch.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
-    os.environ["GOMP_SPINCOUNT"] = "40000"
+    os.environ["GOMP_SPINCOUNT"] = "50000"
 
 __all__ = [
     "Agent",

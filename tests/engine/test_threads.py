@@ -133,7 +133,7 @@ def test_threads_are_restored_after_a_run() -> None:
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [({}, "40000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
+    [({}, "50000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "active"}, "None active")],
 )
 def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
     variables: dict[str, str], expected: str, tmp_path: Path

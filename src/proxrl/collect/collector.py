@@ -135,7 +135,10 @@ class Collector:
         return begun
 
     def _write_obs(self, row: int) -> None:
-        tree_map(lambda write, leaf: write(row, leaf), self.write_obs, self.player.obs)
+        if callable(self.write_obs):  # one array, by far the most frequent case
+            self.write_obs(row, self.player.obs)
+        else:
+            tree_map(lambda write, leaf: write(row, leaf), self.write_obs, self.player.obs)
         self.starts[row] = self.player.starts
 
     def _is_spent(self, t: int, budget: int) -> bool:
@@ -233,7 +236,8 @@ class Endings:
     """
 
     def __init__(self, autoreset: Autoreset, all_endings: bool = False) -> None:
-        self._next_step, self._all = autoreset is Autoreset.NEXT_STEP, all_endings
+        # With next-step autoreset, `obs` has the last observations, and no step has `final_obs`.
+        self._lost, self._all = autoreset is Autoreset.LOST, all_endings
         self._times: list[int] = []
         self._envs: list[int] = []
         self._rows: list[Tree] = []
@@ -241,7 +245,8 @@ class Endings:
 
     def add(self, t: int, step: Step, state: State) -> None:
         """Add what ended in row t; `state` is the policy's memory after it."""
-        if self._next_step or not (step.truncated.any() or (self._all and step.terminated.any())):
+        nothing_ended = step.final_obs is None and not self._lost
+        if nothing_ended or not (step.truncated.any() or (self._all and step.terminated.any())):
             return
         ended = step.terminated | step.truncated
         for n in np.flatnonzero(ended if self._all else step.truncated):

@@ -54,6 +54,10 @@ def _tanh_(x: Rows) -> Rows:
     return x
 
 
+def _relu_(x: Rows) -> Rows:
+    return np.maximum(x, 0, out=x)
+
+
 class Network:
     """A stack of linear layers with an activation between them."""
 
@@ -63,6 +67,7 @@ class Network:
         self.weight_gradients = [_array(layer.weight.grad) for layer in layers]
         self.bias_gradients = [_array(layer.bias.grad) for layer in layers]
         self.tanh = activation == "tanh"
+        self.activate_: Callable[[Rows], Rows] = _tanh_ if self.tanh else _relu_
         self.inputs: list[Rows] = []
 
     def forward(self, inputs: Rows) -> Rows:
@@ -85,9 +90,6 @@ class Network:
             if layer:
                 gradient = np.dot(gradient, self.weights[layer])
                 gradient *= self.slope(inputs)
-
-    def activate_(self, rows: Rows) -> Rows:
-        return _tanh_(rows) if self.tanh else np.maximum(rows, 0, out=rows)
 
     def slope(self, activated: Rows) -> NDArray[Any]:
         """Return the slope of the activation, from its result."""

@@ -292,7 +292,7 @@ def _recording(
 def _row_reader(space: gymnasium.Space) -> Callable[[Tree], Sequence[Any]]:
     """Return a function that splits actions [N, ...] into one action for each environment."""
     if isinstance(space, spaces.Discrete):
-        return lambda action: action.tolist()  # Python ints, since elements of arrays are slow to use
+        return lambda action: action  # its elements are NumPy's integers, as `space.sample()` returns them
     if isinstance(space, spaces.Dict | spaces.Tuple):
         tree = space_tree(space)
         return lambda action: [

@@ -72,11 +72,13 @@ class Head(nn.Module, abc.ABC):
         """
 
     def in_space(self, action: Array) -> Array:
-        """Return actions [N, n] in the shape and data type of the space. A call that changes nothing would still take time."""
+        """Return actions [N, n] in the shape and data type of the space; an array is copied. For tensors, a call that changes
+        nothing would still take time.
+        """
         if self.env_shape != self.layout.shape:
             action = action.reshape(action.shape[0], *self.env_shape)
         if isinstance(action, np.ndarray):
-            return action.astype(self.env_array_dtype, copy=False)
+            return action.astype(self.env_array_dtype)
         return action if action.dtype is self.env_dtype else action.to(self.env_dtype)
 
     def move_constants(self, device: torch.device) -> None:
@@ -87,8 +89,7 @@ class Head(nn.Module, abc.ABC):
 def env_actions(head: Head, action: NDArray[Any]) -> Tree:
     """Apply `head.to_env` to an array. The result is a tree of new arrays: an environment may write to its actions."""
     if head.takes_arrays:
-        converted = head.to_env(action)
-        return action.copy() if converted is action else converted
+        return head.to_env(action)
     result = head.to_env(torch.from_numpy(action))
     return result.numpy() if isinstance(result, Tensor) else tree_map(Tensor.numpy, result)
 
