@@ -264,14 +264,24 @@ def test_minibatches_consist_of_whole_sequences_of_one_environment() -> None:
     assert sorted(seen) == sorted([*range(48)] * 2)
 
 
-def test_whole_rollouts_meet_others_in_every_epoch() -> None:
-    config = recurrent_config(num_envs=4, num_minibatches=2)
+def test_whole_rollouts_meet_others_in_every_epoch_iteration_and_seed() -> None:
+    config = recurrent_config(num_envs=8, num_minibatches=2)
     assert config.steps_per_sequence == 12
-    parts = recurrent_parts(config)
-    batch = ppo.advantage(parts, collect(parts), config.at(0))
-    pairs = [frozenset((part.rows % 4).tolist()) for part in parts.minibatches.draw(batch, ppo.random_streams(parts, 0), 6)]
-    assert all(len(pair) == 2 for pair in pairs)
-    assert len(set(pairs)) > 2
+
+    def met(world: Any, seed: int, iteration: int) -> list[list[int]]:
+        """Return the environments of this rank in each minibatch of two epochs."""
+        first, count = 8 // world.size * world.rank, 8 // world.size
+        parts = assemble(config.replace(seed=seed), InProcessEnvs(scripted([(NEVER,)] * count), first), world, first)
+        batch = ppo.advantage(parts, collect(parts), config.at(0))
+        drawn = parts.minibatches.draw(batch, ppo.random_streams(parts, iteration), 2)
+        return [sorted(set((first + part.rows % count).tolist())) for part in drawn]
+
+    whole = {at: run_ranks(1, lambda world, at=at: met(world, *at))[0] for at in ((1, 0), (1, 1), (2, 0))}
+    assert all(len(envs) == 4 for epochs in whole.values() for envs in epochs)
+    assert len({tuple(envs) for epochs in whole.values() for envs in epochs}) > 6
+    assert whole[1, 0] == run_ranks(1, lambda world: met(world, 1, 0))[0]  # addressed, so that a resumed run draws the same
+    halves = run_ranks(2, lambda world: met(world, 1, 1))
+    assert [sorted(one + other) for one, other in zip(*halves, strict=True)] == whole[1, 1]
 
 
 def test_the_default_sequence_is_the_longest_that_fills_every_minibatch() -> None:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from proxrl.collect.perturbation import Perturbation
+from proxrl.common.seeding import Purpose, generator, rollout_address
 from proxrl.common.tree import tree_map
 from proxrl.config import Config
 from proxrl.engine.api import Compute
@@ -32,21 +33,21 @@ class Layout(NamedTuple):
     sizes: list[int]  # sequences of each minibatch
 
 
-@functools.lru_cache(maxsize=256)
-def layout(num_envs: int, sequences: int, num_minibatches: int, first_env: int, epoch: int = 0) -> Layout:
+@functools.lru_cache(maxsize=16)
+def layout(num_envs: int, sequences: int, num_minibatches: int, first_env: int, turns: tuple[int, ...] | None = None) -> Layout:
     """Assign the sequences of each environment to minibatches. If their number does not divide evenly, environment n gives its
     spare ones to minibatches in turn, starting where environment n - 1 stopped: over all environments the minibatches are equal.
 
-    With one sequence per environment, this alone decides which ones meet in a minibatch. So after the first epoch, every round of
-    turns is in another order.
+    With one sequence per environment, this alone decides which ones meet in a minibatch. So with `turns`, the seed, iteration and
+    epoch, every round of turns is in another order, which is the same on all ranks.
     """
     env, spare = np.arange(num_envs)[:, None], sequences % num_minibatches
     equal = np.tile(np.repeat(np.arange(num_minibatches), sequences // num_minibatches), (num_envs, 1))
     rounds, extra = np.divmod((first_env + env) * spare + np.arange(spare), num_minibatches)
-    if epoch:
-        for number in np.unique(rounds):
-            within = rounds == number
-            extra[within] = np.random.default_rng((epoch, int(number))).permutation(num_minibatches)[extra[within]]
+    if turns is not None and spare:
+        seed, *address = turns
+        draws = generator(seed, Purpose.TURNS, *address).random((rounds.max() + 1, num_minibatches))
+        extra = draws.argsort(1)[rounds, extra]
     owner = np.concatenate([equal, extra], axis=1).ravel()
     order = np.argsort(owner, kind="stable")
     return Layout(order, owner[order], np.bincount(owner, minlength=num_minibatches).tolist())
@@ -113,7 +114,8 @@ class Minibatches:
         for epoch in range(epochs):
             self.activity.done = epoch + 1
             # Single steps are shuffled enough within their environment.
-            order, owner, sizes = layout(num_envs, sequences, count, self.first_env, epoch if length > 1 else 0)
+            turns = (*rollout_address(streams[0]), epoch) if length > 1 else None
+            order, owner, sizes = layout(num_envs, sequences, count, self.first_env, turns)
             chosen = shuffle(streams, sequences, order)
             moved = dataclasses.replace(batch, perturbation=self.perturbation.draw(streams, steps))
             yield from self._epoch(moved, Drawn(chosen, owner, sizes, length, num_envs, steps))

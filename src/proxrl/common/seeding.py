@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     TRIAL = 4
     BONUS = 5
     LEARNER = 6
+    TURNS = 7
 
 
 def seed_sequence(seed: int, purpose: Purpose, *address: int) -> np.random.SeedSequence:
@@ -35,3 +36,11 @@ def integer_seed(seed: int, purpose: Purpose, *address: int) -> int:
 def generator(seed: int, purpose: Purpose, *address: int) -> np.random.Generator:
     """Return a NumPy generator for this address."""
     return np.random.default_rng(seed_sequence(seed, purpose, *address))
+
+
+def rollout_address(stream: np.random.Generator) -> tuple[int, int]:
+    """Return the seed and the iteration of an environment's ROLLOUT stream, which those of all environments have in common."""
+    sequence = stream.bit_generator.seed_seq
+    assert isinstance(sequence, np.random.SeedSequence)
+    assert isinstance(sequence.entropy, int)
+    return sequence.entropy, sequence.spawn_key[-1]
