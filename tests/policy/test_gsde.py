@@ -135,6 +135,13 @@ def test_runs_are_evaluated_exported_and_repeated(distribution: str, tmp_path: P
     assert 0 < found.std[0] < 2
     assert np.isfinite(found.log_prob(agent.act(obs, deterministic=False)))
     assert agent.act(obs) == found.mode()
+    agent.reset()
+    actions = [agent.act(obs, deterministic=False).item() for _ in range(20)]
+    assert [len(set(actions[:8])), len(set(actions[8:16])), len(set(actions))] == [1, 1, 3]  # kept for the interval
+    agent.reset()
+    assert agent.act(obs, deterministic=False).item() not in actions
+    batch = agent.act(np.stack([obs, obs]), deterministic=False)
+    assert batch[0] != batch[1]  # each row has noise of its own
     export_policy(result.path)  # verifies that the file acts as the agent does
 
 

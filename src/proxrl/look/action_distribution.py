@@ -38,7 +38,9 @@ class ActionDistribution:
         return self._to_env(self._distribution.mode())
 
     def sample(self) -> Tree:
-        """Return a random action, as `agent.act(obs, deterministic=False)` does, from the same random numbers."""
+        """Return a random action, as `agent.act(obs, deterministic=False)` does, from the same random numbers. Each call draws
+        anew; `act` keeps the noise of --noise gsde for several steps.
+        """
         noise = torch.from_numpy(self._head.noise(self._rng, self._count)).to(self._device)
         return self._to_env(self._distribution.sample(noise))
 

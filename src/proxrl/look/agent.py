@@ -1,6 +1,8 @@
 """`proxrl.load(run)` returns an Agent, a trained policy to act with: `agent.act(obs)`."""
 
 import contextlib
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,7 @@ class Agent:
         if envs is None:
             self.starts: NDArray[np.bool_] | None = None  # [N] whether the next observations begin an episode; None if all do
             self.state: State = ()
+            self.noise: Iterator[NDArray[np.float32]] = iter(())
             self.frames.reset()
         elif self.starts is not None:
             begun = chosen_rows(envs, len(self.starts))
@@ -78,12 +81,13 @@ class Agent:
 
         Agents that were trained with action masks need `mask`, the environment's `info["action_mask"]`. Agents that were trained
         with --frame-stack take stacks, or the environment's observations one after the other and `reset` between episodes. Those
-        with a memory need every observation of an episode in its order, and `reset` between episodes.
+        with a memory need every observation of an episode in its order, and `reset` between episodes. Samples of agents that were
+        trained with --noise gsde keep their noise for --noise-interval calls, or until `reset`.
         """
         rows, single = self._rows(obs, mask, advance=True)
         count = count_rows(rows)
         state, starts = self._memory(count)
-        noise = None if deterministic else self.policy.head.noise(self.rng, count)
+        noise = None if deterministic else self._noise(count)
         self.policy.guard.check(rows)
         sample, self.state = self.compute.act(rows, state, starts, noise)
         self.starts = np.zeros(count, np.bool_)
@@ -114,6 +118,15 @@ class Agent:
     def log_prob(self, obs: Tree, action: Tree, mask: Any = None) -> Any:
         """Return the log-probability of an action of the environment, a number, or one for each row of a batch [N]."""
         return self.distribution(obs, mask).log_prob(action)
+
+    def _noise(self, count: int) -> NDArray[np.float32]:
+        """Return noise [N, noise_size]; some heads keep the same for several steps, as in training."""
+        noise = next(self.noise, None)
+        if noise is None or len(noise) != count:
+            head = self.policy.head
+            self.noise = repeat(head.noise(self.rng, count), head.noise_interval)
+            noise = next(self.noise)
+        return noise
 
     def _memory(self, count: int) -> tuple[State, NDArray[np.bool_]]:
         """Return the state of the memory for the next observations [N, ...], and which of these begin an episode."""
