@@ -389,7 +389,6 @@ def test_a_resumed_run_learns_what_an_unbroken_one_does(kind: str) -> None:
         ({"sequence_length": 5}, "--sequence-length 5 does not divide --rollout-steps 12; use 4 or 6"),
         ({"sequence_length": 4, "resets": "hard"}, "--sequence-length with --resets hard"),
         ({"sequence_length": 12, "num_minibatches": 6}, "gives 4 sequences per batch for --num-minibatches 6; use 6"),
-        ({"memory": None, "sequence_length": 4}, "--sequence-length is for policies with a memory"),
         ({"accumulate": 4}, "--accumulate 4 splits minibatches between sequences, but each has 2 of 12 steps; use a shorter"),
         ({"policy": "a:b"}, "--policy replaces the whole network"),
         ({"memory": "rnn"}, "--memory is 'rnn', but must be one of lstm, gru, transformer"),

@@ -130,6 +130,6 @@ def test_actions_without_a_gaussian(capsys: pytest.CaptureFixture[str], tmp_path
         rpo_config(rpo_alpha=0)
     flags = ["--num-envs", "2", "--rollout-steps", "8", "--num-minibatches", "2", "--total-steps", "16", "--hidden-sizes", "4"]
     assert main(["train", "CartPole-v1", "--rpo-alpha", "0.5", *flags, "--no-tensorboard", "--vector", "inprocess"]) == 0
-    assert "warning: --rpo-alpha 0.5 has no effect, because the actions of CartPole-v1 are not continuous" in "".join(
+    assert "warning: --rpo-alpha 0.5 has no effect because the actions of CartPole-v1 are not continuous" in "".join(
         capsys.readouterr()
     )

@@ -95,6 +95,36 @@ def test_flags_of_continuous_actions_beside_discrete_ones() -> None:
     assert [line[:31] for line in lines] == ["warning: --std state has no eff", "warning: --log-std-init -1.0 ha"]
     assert unused_settings(spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (1,))]), config) == []
     assert unused_settings(spaces.Discrete(2), Config()) == []
-    (line,) = unused_settings(spaces.Discrete(2), Config(memory_size=64))
-    assert line == "warning: --memory-size 64 has no effect without --memory lstm or gru"
-    assert unused_settings(spaces.Discrete(2), Config(memory_size=64, memory="gru")) == []
+
+
+@pytest.mark.parametrize(
+    ("unused", "used", "reason"),
+    [
+        ({"icm_coef": 0.1}, {"bonus": ("icm",)}, "without --bonus icm"),
+        ({"rnd_coef": 1.0}, {"bonus": ("icm", "rnd", "episodic=true")}, "without --bonus rnd"),
+        ({"rnd_gamma": 0.9}, {"bonus": ("rnd",)}, "without --bonus rnd"),
+        ({"memory_size": 64}, {"memory": "gru"}, "without --memory lstm, gru or transformer"),
+        ({"memory_layers": 2}, {"memory": "transformer"}, "without --memory lstm, gru or transformer"),
+        ({"sequence_length": 16}, {"memory": "lstm"}, "without --memory lstm, gru or transformer"),
+        ({"memory_heads": 2}, {"memory": "transformer"}, "without --memory transformer"),
+        ({"memory": "lstm", "memory_window": 8}, {"memory": "transformer"}, "without --memory transformer"),
+        ({"noise_interval": 4}, {"noise": "gsde"}, "without --noise gsde"),
+        ({"action_distribution": "beta", "log_std_init": 1}, {"action_distribution": "tanh"}, "with --action-distribution beta"),
+        ({"clip_observations": 5.0}, {"normalize_observations": True}, "without --normalize-observations"),
+        ({"momentum": 0.5}, {"value_optimizer": "sgd"}, "without --optimizer sgd"),
+        ({"optimizer": "sgd", "adam_epsilon": 1e-8}, {"optimizer": "rmsprop"}, "with --optimizer sgd"),
+        ({"eval_episodes": 3}, {"eval_every": 1000}, "without --eval-every"),
+        ({"plateau_tolerance": 0.5}, {"stop_plateau": 1000}, "without --stop-plateau"),
+    ],
+)
+def test_flags_of_parts_that_a_run_does_not_have(unused: dict[str, Any], used: dict[str, Any], reason: str) -> None:
+    name, value = list(unused.items())[-1]
+    box = spaces.Box(-1, 1, (1,))
+    lines = unused_settings(box, Config(**unused).validate())
+    assert lines == [f"warning: --{name.replace('_', '-')} {value} has no effect {reason}"]
+    assert unused_settings(box, Config(**unused | used).validate()) == []
+
+
+def test_a_flag_that_lacks_two_things_is_named_once() -> None:
+    (line,) = unused_settings(spaces.Discrete(2), Config(noise_interval=4))
+    assert line == "warning: --noise-interval 4 has no effect because the actions of CartPole-v1 are not continuous: Discrete(2)"

@@ -151,7 +151,6 @@ def test_runs_are_evaluated_exported_and_repeated(distribution: str, tmp_path: P
         ({"action_distribution": "beta"}, "--noise gsde is for Gaussians; use --action-distribution clip or tanh"),
         ({"std": "state"}, "--noise gsde depends on the state already; use --std independent or fixed with it"),
         ({"policy": "a:b"}, "--noise gsde needs the features of ProxRL's policy network; use --encoder instead of --policy"),
-        ({"noise": None, "noise_interval": 3}, "--noise-interval is for --noise gsde; give both, or leave it out"),
         ({"noise": "pink"}, "--noise is 'pink', but must be one of gsde"),
         ({"noise_interval": 0}, "--noise-interval is 0, but must be at least 1"),
     ],

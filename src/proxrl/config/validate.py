@@ -152,8 +152,6 @@ def check_actions(config: "Config") -> None:
     if config.action_distribution == "beta" and config.rpo_alpha is not None:
         raise ProxRLError("--rpo-alpha moves the mean of a Gaussian; a Beta distribution has none, so leave it out")
     if config.noise is None:
-        if config.noise_interval is not None:
-            raise ProxRLError("--noise-interval is for --noise gsde; give both, or leave it out")
         return
     if config.action_distribution == "beta":
         raise ProxRLError("--noise gsde is for Gaussians; use --action-distribution clip or tanh, or leave it out")
@@ -174,12 +172,8 @@ def check_networks(config: "Config") -> None:
 
 
 def check_memory(config: "Config") -> None:
-    """Raise an error for sequences that a memory can't have, and for settings of a memory that is not there."""
+    """Raise an error for networks that leave no place for a memory, and for sequences that it can't have."""
     if config.memory is None:
-        if config.sequence_length is not None:
-            raise ProxRLError(
-                "--sequence-length is for policies with a memory; use --memory lstm, gru or transformer, or leave it out"
-            )
         return
     for name in ("policy", "value"):
         if getattr(config, name) is not None:

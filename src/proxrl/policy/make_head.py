@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from proxrl.common.tree import tree_leaves, tree_map
-from proxrl.config import Config, flag
+from proxrl.config import Config
 from proxrl.config.config import ACTION
+from proxrl.config.unused import changed_settings, reasons_for_no_effect
 from proxrl.envs.spaces import space_tree
 from proxrl.errors import ProxRLError
 from proxrl.policy.continuous_heads import BetaHead, GaussianHead, TanhHead
@@ -86,22 +87,14 @@ def make_head(space: gymnasium.Space, config: Config) -> Head:
 
 def unused_settings(space: gymnasium.Space, config: Config) -> list[str]:
     """Return a line for each setting that was changed although it has no effect: of continuous actions if the action space has
-    none, and of a memory without one.
+    none, and of parts that the run does not have.
     """
-    changed = {spec.name: spec for spec in dataclasses.fields(Config) if getattr(config, spec.name) != spec.default}
-    words = {name: f"{flag(name)} {getattr(config, name)}" for name in changed}
-    lines = [
-        f"warning: {words[name]} has no effect without --memory lstm or gru"
-        for name in ("memory_size", "memory_layers")
-        if name in changed and config.memory is None
-    ]
-    if any(isinstance(leaf, spaces.Box) for leaf in tree_leaves(space_tree(space))):
-        return lines
-    return lines + [
-        f"warning: {words[name]} has no effect, because the actions of {config.env} are not continuous: {space}"
-        for name, spec in changed.items()
-        if spec.metadata["group"] == ACTION
-    ]
+    reasons = reasons_for_no_effect(config)
+    if not any(isinstance(leaf, spaces.Box) for leaf in tree_leaves(space_tree(space))):
+        reason = f"because the actions of {config.env} are not continuous: {space}"
+        reasons |= {spec.name: reason for spec in dataclasses.fields(Config) if spec.metadata["group"] == ACTION}
+    words = changed_settings(config)
+    return [f"warning: {words[name]} has no effect {reasons[name]}" for name in words if name in reasons]
 
 
 def _leaf_head(space: gymnasium.Space, config: Config) -> Head:
