@@ -55,7 +55,6 @@ class Learner(nn.Module):
     A learner is built by calling its class with a `LearnerSetup` and the keyword arguments of the setting that names it.
     """
 
-    name = "learner"  # in the names of metrics
     terms: tuple[str, ...] = ()  # names of what `loss` returns; they are logged as losses/<name>
     column = 0  # the value stream that rewards are added to; 0 is the environment's. Set by registry.py.
     label = "learner"  # the setting that names it, for messages. Set by registry.py.

@@ -32,14 +32,13 @@ from proxrl.types import Batch, Rollout
 class Icm(Learner):
     """Curiosity by the error of a forward model. Terminal transitions lead to the true last observation of the episode."""
 
-    name = "icm"
     terms = ("icm_forward", "icm_inverse")
     sees_final_obs = True
 
     def __init__(self, setup: LearnerSetup, feature_size: int | None = None) -> None:
         super().__init__()
         if feature_size is not None:
-            check_count(self.name, "feature_size", feature_size, least=2)
+            check_count("icm", "feature_size", feature_size, least=2)
         self.setup = setup
         self.preprocess = make_preprocess(bare_space(setup.observation_space), normalize=True, clip=CLIP)
         self.action_code = ActionCode(setup.action_space)

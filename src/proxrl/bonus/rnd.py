@@ -29,7 +29,6 @@ from proxrl.types import Batch, Rollout
 class Rnd(Learner):
     """Curiosity by the error of a predictor. Its statistics include a rollout before they whiten and scale it."""
 
-    name = "rnd"
     terms = ("rnd_predictor",)
     sees_final_obs = True
     running_return: Tensor  # [environments of all ranks] never reset, as if a run were one episode
@@ -44,12 +43,12 @@ class Rnd(Learner):
         feature_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_number(self.name, "update_fraction", update_fraction, 0.001, 1)
-        check_switch(self.name, "episodic", episodic)
+        check_number("rnd", "update_fraction", update_fraction, 0.001, 1)
+        check_switch("rnd", "episodic", episodic)
         if gae_lambda is not None:
-            check_number(self.name, "gae_lambda", gae_lambda, 0, 1)
+            check_number("rnd", "gae_lambda", gae_lambda, 0, 1)
         if feature_size is not None:
-            check_count(self.name, "feature_size", feature_size, least=1)
+            check_count("rnd", "feature_size", feature_size, least=1)
         self.setup, self.update_fraction, self.episodic, self.gae_lambda = setup, update_fraction, episodic, gae_lambda
         self.preprocess = make_whitening(bare_space(setup.observation_space), setup.frame_stack)
         with seeded(setup.config.seed, 1):
