@@ -147,6 +147,15 @@ def test_a_learner_may_hold_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(weight.grad, plain.policy.actor.layers[0].weight.grad + penalty, atol=1e-6)
 
 
+def test_a_learner_that_holds_the_value_layer_sees_the_streams_that_others_add() -> None:
+    parts, _ = first_minibatch(learner_config("learners:HoldsTheValue", "learners:OwnStream"))
+    plain, _ = first_minibatch(learner_config("learners:OwnStream"))
+    assert parts.learners[0].value is parts.policy.value
+    assert parts.policy.value.out_features == parts.policy.value_streams == 2
+    assert parts.policy.value(torch.zeros(3, 8)).shape == (3, 2)
+    assert len(parts.parameters.values) == len(plain.parameters.values)  # nothing is trained twice
+
+
 # --- the advantage ------------------------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,14 @@ class OwnStream(proxrl.Learner):
         return 0.25
 
 
+class HoldsTheValue(proxrl.Learner):
+    """Holds the last layer of the value, before others have added streams to it."""
+
+    def __init__(self, setup: Any) -> None:
+        super().__init__()
+        self.value = setup.policy.value
+
+
 class Wrong(proxrl.Learner):
     """A learner with one fault."""
 

@@ -98,7 +98,9 @@ def make_critic(config: Config, space: gymnasium.Space) -> Trunk | None:
 
 
 def add_value_streams(policy: Policy, count: int, seed: int) -> None:
-    """Replace the last layer of the value by one with this many outputs, one for each value stream."""
+    """Give the last layer of the value this many outputs, one for each value stream. It stays the same module, because learners
+    may hold it.
+    """
     if count == 1:
         return
     if not isinstance(policy.value, nn.Linear):
@@ -106,7 +108,8 @@ def add_value_streams(policy: Policy, count: int, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer_seed(seed, Purpose.WEIGHTS, count))
         layer = orthogonal(nn.Linear(policy.value.in_features, count), gain=1.0)
-    policy.value = layer.to(policy.value.weight.device)
+    layer.to(policy.value.weight.device)
+    policy.value.out_features, policy.value.weight, policy.value.bias = count, layer.weight, layer.bias
 
 
 def make_trunk(config: Config, encoder: nn.Module, size: int) -> Trunk:
