@@ -169,6 +169,8 @@ def check_networks(config: "Config") -> None:
                 raise ProxRLError(f"{flag(name)} needs a separate value network: use --trunk separate")
     if config.encoder is not None and config.policy is not None and config.value is not None:
         raise ProxRLError("--encoder has no effect beside both --policy and --value, which replace it; leave it out")
+    if config.value is not None and any(call.name == "rnd" for call in parse_calls("bonus", config.bonus)):
+        raise ProxRLError("--bonus rnd: its own value stream needs ProxRL's value network; leave --value out")
 
 
 def check_memory(config: "Config") -> None:
