@@ -49,7 +49,7 @@ from proxrl.runs.changes import check_allowed
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
 from proxrl.runs.metrics import RETURN, read_lines
-from proxrl.runs.origin import load_origin, read_origin, start_from
+from proxrl.runs.origin import code_warnings, load_origin, read_origin, start_from
 from proxrl.runs.status import sudden_end
 from proxrl.session import Observers, Saved, Session, check_restorable
 from proxrl.world.api import World, on_all_ranks
@@ -232,9 +232,11 @@ def earlier_end(folder: RunFolder, world: World) -> list[str]:
 
 
 def beginning(folder: RunFolder, session: Session) -> list[str]:
-    """Return a line if the run starts now, with the weights of another."""
+    """Return a line if the run starts now, with the weights of another, and warnings about networks of other code there."""
     origin = read_origin(folder) if session.step == 0 and session.world.rank == 0 else None
-    return [] if origin is None else [f"Starting with the weights and statistics of {origin}"]
+    if origin is None:
+        return []
+    return [f"Starting with the weights and statistics of {origin}", *code_warnings(session.config, origin)]
 
 
 def remarks(parts: Parts) -> list[str]:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+import plugins
 import proxrl
 from commands import saved
 from proxrl.cli import main
 from proxrl.errors import ProxRLError
-from proxrl.export.card import _origin
+from proxrl.export.exporter import export_policy
 from proxrl.report.page_data import page_data
 from proxrl.runs.folder import RunFolder
 from proxrl.runs.origin import Origin, read_origin
@@ -73,13 +74,18 @@ def test_the_origin_is_recorded_and_shown(source: Path, tmp_path: Path, capsys: 
     settings = {**SMALL, "quiet": False, "init_from": str(source), "init_checkpoint": "step-32", "runs_dir": tmp_path}
     path = proxrl.train("Pendulum-v1", **settings).path
     assert f"Starting with the weights and statistics of {source}, checkpoint step-32 (step 32)" in capsys.readouterr().out
-    assert read_origin(RunFolder(path)) == Origin(str(source), "step-32", 32)
+    assert read_origin(RunFolder(path)) == Origin(str(source), "step-32", 32, "Pendulum-v1/ppo/seed1")
     assert f'init_from = "{source}"' in (path / "config.toml").read_text()
     (run,) = page_data([RunFolder(path)])["runs"]
     assert run["origin"] == f"{source}, checkpoint step-32 (step 32)"
     assert run["settings"]["init_checkpoint"] == "step-32"
-    assert _origin(RunFolder(path)) == [f"Training started with the weights and statistics of `{run['origin']}`."]
-    assert _origin(RunFolder(source)) == []
+    exported = export_policy(path, format="pt2", episodes=0)
+    card, published = exported.card.read_text(), (exported.path.parent / "settings.toml").read_text()
+    name = "Pendulum-v1/ppo/seed1"
+    assert f"Training started with the weights and statistics of `{name}, checkpoint step-32 (step 32)`." in card
+    assert f'| `init_from` | `"{name}"` |' in card
+    assert f'init_from = "{name}"' in published
+    assert str(source.parents[2]) not in card + published  # both are published, so they have no paths of this machine
     assert main(["runs", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["origin"]["step"] == 32
     (path / "origin.json").write_text('{"run": 1, "step": "x"}')
@@ -120,6 +126,19 @@ def test_what_does_not_fit(source: Path, tmp_path: Path, env: str, settings: dic
         train(tmp_path, env, **{"init_from": source, **settings})
     assert str(caught.value).startswith("--init-from") or "init_from" in settings or "init_checkpoint" in settings
     assert list(tmp_path.iterdir()) == []
+
+
+def test_networks_of_other_code_are_a_warning_and_other_arguments_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "other_encoder", plugins.make_encoder, raising=False)
+    path = train(tmp_path, encoder="plugins:make_encoder")[0].path
+    for encoder in ("plugins:make_encoder", "plugins:other_encoder"):
+        train(tmp_path, init_from=path, name="tuned", encoder=encoder, quiet=False, clobber=True)
+        warned = "warning: --encoder is plugins:make_encoder in that run and plugins:other_encoder here, so its weights may mean"
+        assert (warned in capsys.readouterr().out) == (encoder == "plugins:other_encoder")
+    with pytest.raises(ProxRLError, match="because --encoder-kwargs is empty there and width=12 here"):
+        train(tmp_path, init_from=path, name="third", encoder="plugins:make_encoder", encoder_kwargs={"width": 12})
 
 
 def test_trials_of_a_study_get_a_path_because_they_have_a_runs_folder_of_their_own(

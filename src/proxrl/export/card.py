@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def model_card(
         *_curve(folder),
         "```\nproxrl train --config settings.toml\n```",
         "repeats the run. Settings that differ from ProxRL's defaults:",
-        table(("setting", "value"), _changed(config)),
+        table(("setting", "value"), _changed(folder, config)),
         _versions(folder),
     ]
     return "\n\n".join(parts) + "\n"
@@ -237,7 +238,7 @@ def _success(score: Mapping[str, Any]) -> str:
 
 def _origin(folder: RunFolder) -> list[str]:
     origin = read_origin(folder)
-    return [] if origin is None else [f"Training started with the weights and statistics of {_code(str(origin))}."]
+    return [] if origin is None else [f"Training started with the weights and statistics of {_code(str(origin.public()))}."]
 
 
 def _curve(folder: RunFolder) -> list[str]:
@@ -248,8 +249,16 @@ def _curve(folder: RunFolder) -> list[str]:
     return [f"Return over {line.x[-1]:,.0f} steps: `{sparkline(line.mean)}` {line.mean[0]:.4g} → {line.mean[-1]:.4g}"]
 
 
-def _changed(config: Config) -> list[tuple[str, str]]:
+def public_origin(folder: RunFolder, init_from: str) -> str:
+    """Return the name of the run that --init-from names, which may be a path on this machine."""
+    origin = read_origin(folder)
+    return Path(init_from).name if origin is None else origin.name
+
+
+def _changed(folder: RunFolder, config: Config) -> list[tuple[str, str]]:
     defaults = Config()
+    if config.init_from is not None:
+        config = config.replace(init_from=public_origin(folder, config.init_from))
     fields = [spec.name for spec in dataclasses.fields(config) if spec.name not in PRIVATE]
     return [(name, toml_value(getattr(config, name))) for name in fields if getattr(config, name) != getattr(defaults, name)]
 

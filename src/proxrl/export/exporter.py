@@ -17,11 +17,11 @@ from torch.export import ExportedProgram
 
 from proxrl import __version__
 from proxrl.common.files import one_line_errors, replacing
-from proxrl.config import flag
+from proxrl.config import OFF, flag
 from proxrl.config.parse import toml_value
 from proxrl.envs.spaces import space_to_json
 from proxrl.errors import ProxRLError, check_at_least, one_line
-from proxrl.export.card import PRIVATE, model_card, observation_preparation
+from proxrl.export.card import PRIVATE, model_card, observation_preparation, public_origin
 from proxrl.export.deployed import Deployed
 from proxrl.export.verify import Arrays, largest_difference, sample_inputs
 from proxrl.look.agent import Agent, load_changed
@@ -115,9 +115,11 @@ def _refuse_foreign(card: Path, *others: Path) -> None:
 
 
 def public_settings(folder: RunFolder) -> str:
-    """Return the text of the run's settings without the private ones."""
-    settings = ((name, value) for name, value in folder.settings().items() if name not in PRIVATE)
-    return "".join(f"{name} = {toml_value(value)}\n" for name, value in settings)
+    """Return the text of the run's settings without the private ones, and with the name of the run that it started from."""
+    settings = {name: value for name, value in folder.settings().items() if name not in PRIVATE}
+    if settings.get("init_from", OFF) != OFF:
+        settings["init_from"] = public_origin(folder, settings["init_from"])
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in settings.items())
 
 
 def deploy(agent: Agent) -> Deployed:

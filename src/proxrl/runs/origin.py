@@ -25,7 +25,12 @@ if TYPE_CHECKING:  # not at run time, so that listing runs does not import torch
 # rewards, in whose scale the value function has learned. Optimizer, counters and learners start anew.
 TAKEN = ("policy.", "rewards.")
 # Settings that give weights another meaning without changing their shapes.
-MEANING = ("activation", "action_distribution", "encoder_kwargs", "image_channels", "actor_keys", "critic_keys")
+MEANING = (
+    *("activation", "action_distribution", "image_channels", "actor_keys", "critic_keys"),
+    *("encoder_kwargs", "policy_kwargs", "value_kwargs"),
+)
+# Settings that may name code for networks.
+CODE = ("encoder", "policy", "value")
 # The headings of other settings on which the networks depend, for advice.
 NETWORKS = ("networks", "continuous actions", "bonuses and learners")
 
@@ -33,12 +38,17 @@ NETWORKS = ("networks", "continuous actions", "bonuses and learners")
 class Origin(NamedTuple):
     """The checkpoint from which a run started."""
 
-    run: str
+    run: str  # its folder
     checkpoint: str
     step: int
+    name: str = ""  # ENV/NAME/seedN
 
     def __str__(self) -> str:
         return f"{self.run}, checkpoint {self.checkpoint} (step {self.step:,})"
+
+    def public(self) -> "Origin":
+        """Return the same without the folder, which says something about this machine."""
+        return self._replace(run=self.name)
 
 
 class LoadedOrigin(NamedTuple):
@@ -82,7 +92,24 @@ def load_origin(
             f"{label}: its weights would mean something else here, because {flag(changed[0])} is"
             f" {words(getattr(theirs, changed[0]))} there and {words(getattr(config, changed[0]))} here; use the same"
         )
-    return LoadedOrigin(Origin(str(folder.path), config.init_checkpoint, step), taken)
+    name = folder.path.name if theirs is None else f"{theirs.env}/{theirs.name}/seed{theirs.seed}"
+    return LoadedOrigin(Origin(str(folder.path), config.init_checkpoint, step, name), taken)
+
+
+def code_warnings(config: Config, origin: Origin) -> list[str]:
+    """Return a line for each custom network that has another name in the other run, although its tensors fit. It may be the same
+    code under another name, such as __main__:Net and my_module:Net, so this is not an error.
+    """
+    try:
+        theirs = RunFolder(Path(origin.run)).unchecked_config()
+    except ProxRLError:  # settings of another version
+        return []
+    pairs = {name: (getattr(theirs, name), getattr(config, name)) for name in CODE}
+    return [
+        f"warning: {flag(name)} is {words(there)} in that run and {words(here)} here, so its weights may mean something else"
+        for name, (there, here) in pairs.items()
+        if there != here and ":" in f"{there} {here}"
+    ]
 
 
 def misfit(here: "Mapping[str, torch.Tensor]", there: "Mapping[str, torch.Tensor]") -> str | None:
@@ -133,6 +160,7 @@ def read_origin(folder: RunFolder) -> Origin | None:
     """Return from which checkpoint the run started; None if from none, or if the file can't be read."""
     try:
         entry = json.loads(read_regular(folder.origin_path))
-        return Origin(str(entry["run"]), str(entry["checkpoint"]), int(entry["step"]))
+        run = str(entry["run"])
+        return Origin(run, str(entry["checkpoint"]), int(entry["step"]), str(entry.get("name") or Path(run).name))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
