@@ -1,6 +1,7 @@
 """A run that was stopped and resumed equals one that was not; and the contents of checkpoints."""
 
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,11 @@ def test_evaluations_and_saves_do_not_change_training() -> None:
 def test_a_larger_total_continues_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {**SMALL, "quiet": False}
     proxrl.train("CartPole-v1", **settings, total_steps=128)
-    capsys.readouterr()
+    (curve,) = re.findall("^return .* to .*", capsys.readouterr().out, re.MULTILINE)
     result = proxrl.train("CartPole-v1", **settings, total_steps=128)
-    assert "Already done" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Already done" in printed
+    assert f"\n{curve}\n" in printed  # the same one, of means over 100 episodes
     assert (result.step, result.finished) == (128, True)
     result = proxrl.train("CartPole-v1", **settings, total_steps=256, eval_every=64, save_every=128, eval_episodes=2)
     assert (result.step, result.finished) == (256, True)

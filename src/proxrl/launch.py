@@ -48,7 +48,7 @@ from proxrl.run_texts import Result, closing, opening
 from proxrl.runs.changes import check_allowed
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, earlier_config, run_folder
-from proxrl.runs.metrics import RETURN, read_lines
+from proxrl.runs.metrics import MEAN_RETURN, RETURN, read_lines
 from proxrl.runs.origin import code_warnings, load_origin, read_origin, start_from
 from proxrl.runs.status import sudden_end
 from proxrl.session import Observers, Saved, Session, check_restorable
@@ -218,7 +218,8 @@ def open_display(stack: ExitStack, parts: Parts, options: RunOptions, folder: Ru
     stack.callback(display.close)
     if not options.quiet:
         earlier = read_lines(folder) if saved else ()
-        display.recall((line["step"], line[RETURN]) for line in earlier if line.get(RETURN) is not None)
+        returns = ((line["step"], line.get(MEAN_RETURN, line.get(RETURN))) for line in earlier)  # earlier versions lack the mean
+        display.recall((step, value) for step, value in returns if value is not None)
         stack.enter_context(ticking(display.tick, display.seconds_between_ticks))
     return display
 

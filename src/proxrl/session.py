@@ -29,6 +29,7 @@ from proxrl.log.api import Display, Logger
 from proxrl.runs import checkpoint
 from proxrl.runs.evaluations import Scores
 from proxrl.runs.folder import RunFolder, RunState
+from proxrl.runs.metrics import MEAN_RETURN
 from proxrl.runs.state_tree import unpack
 from proxrl.runs.stop_rules import StopRules, best_by
 from proxrl.types import Episode, Progress, Rollout, Step
@@ -176,6 +177,7 @@ class Session:
         self._evaluate_and_update_best(before, charts)
         self.finished_by = self.rules.reason(self.config)
         self.display.update(self.step, self.mean_return, self.best_return, self.mean_length, self.success_rate, spent, metrics)
+        charts |= {} if self.mean_return is None else {MEAN_RETURN: self.mean_return}
         charts["charts/SPS"] = self.display.steps_per_second
         charts |= {f"charts/share_{name}": share for name, share in spent.shares().items() if name != "other"}
         self._log({**charts, **metrics, **self.info.means(info)})

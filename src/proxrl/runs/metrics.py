@@ -8,6 +8,7 @@ from typing import Any
 from proxrl.runs.folder import RunFolder
 
 RETURN = "charts/episodic_return"
+MEAN_RETURN = "charts/mean_return"  # of the last 100 episodes, as the display shows it
 SHORT_NAMES = {"return": RETURN, "length": "charts/episodic_length", "success": "charts/success_rate"}
 
 
