@@ -23,7 +23,8 @@ CLEANRL_NAMES = {
     *(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")),
     "losses/explained_variance",
 }
-OWN_NAMES = {"losses/final_kl", "charts/mean_return", *(f"charts/share_{name}" for name in ("environments", "acting", "learning"))}
+OWN_NAMES = {"losses/final_kl", "charts/mean_return"}
+OWN_NAMES |= {f"charts/share_{name}" for name in ("environments", "acting", "learning")}
 
 
 @pytest.fixture(scope="module")
