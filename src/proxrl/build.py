@@ -34,7 +34,7 @@ from proxrl.engine.optimizers import Optimizer
 from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
-from proxrl.envs.registry import make_environments
+from proxrl.envs.registry import ATARI, find_family, make_environments
 from proxrl.envs.stacking import stack_frames, stack_size
 from proxrl.errors import CollectiveError, ProxRLError
 from proxrl.log.activity import Activity
@@ -138,12 +138,15 @@ def build_environments(
     config: Config, env: str | Callable[..., Any], num_envs: int, first_env: int = 0, world: World | None = None
 ) -> Environments:
     """Build a pool of `num_envs` of the run's environment: evaluation uses another number than training."""
+    cores, kwargs = (world or Solo()).cores, config.env_kwargs
+    if config.vector == "envpool" and find_family(config.env) is not ATARI:
+        kwargs = {"num_threads": min(cores, num_envs)} | kwargs  # otherwise it uses all cores, also those of other ranks and runs
     pool = make_environments(
         env,
-        config.env_kwargs,
+        kwargs,
         num_envs,
         config.vector,
-        config.num_workers or (world or Solo()).cores,
+        config.num_workers or cores,
         first_env,
         max_episode_steps=config.max_episode_steps,
         action_mask=config.action_mask,

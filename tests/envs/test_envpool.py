@@ -2,14 +2,18 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
+from proxrl.build import build_environments
+from proxrl.config import Config
 from proxrl.envs import envpool
 from proxrl.envs.envpool import EnvPoolEnvs, task_name
 from proxrl.errors import ProxRLError
 from proxrl.types import Step
+from proxrl.world.solo import Solo
 
 pytest.importorskip("envpool")
 
@@ -154,3 +158,12 @@ def test_making_and_stepping_prints_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_pool_has_as_many_threads_as_its_run_has_cores() -> None:
+    config = Config(env="Pendulum-v1", vector="envpool")
+    for env_kwargs, cores, threads in (({}, 1, 1), ({}, 2, 2), ({"num_threads": 2}, 1, 2)):
+        pool: Any = build_environments(config.replace(env_kwargs=env_kwargs), "Pendulum-v1", 4, world=Solo(cores))
+        pool.reset(1)
+        assert pool._pool.config["num_threads"] == threads
+        pool.close()

@@ -20,9 +20,12 @@ from commands import SMALL, assert_same_checkpoint, is_alive, metrics, run, star
 from proxrl.cli import main
 from proxrl.common.numbers import format_number
 from proxrl.config import Config
+from proxrl.jobs.pool import Lost
+from proxrl.log.run_lines import RunLines
 from proxrl.many_runs.outcome import Outcome, closing, next_commands, opening, outcome_line, shortest_paths, summarize_seeds
-from proxrl.many_runs.plan import PlannedRun
+from proxrl.many_runs.plan import Plan, PlannedRun
 from proxrl.many_runs.reporter import cores_of
+from proxrl.many_runs.run import ManyOptions, ManyTraining
 from proxrl.runs.folder import RunFolder
 
 COUNTED = ("train", "seeded_envs:Counted", *SMALL, "--no-tensorboard")
@@ -210,6 +213,16 @@ def outcome(
     config = Config(name=name, seed=seed)
     run = PlannedRun(config, RunFolder(Path(f"runs/x/{name}/seed{seed}")), f"seed {seed}", finished=False, step=0)
     return Outcome(run, state, 9, mean_return, success_rate)
+
+
+def test_a_run_that_dies_while_the_others_stop_has_failed() -> None:
+    run = outcome("a", 1, None).run
+    training = ManyTraining(Plan((run,), {}), ManyOptions(Path("runs"), quiet=True), RunLines(1, quiet=True))
+    training._stopping = True
+    assert training._outcome(run, Lost("exit code 0", by_itself=True)).state == "waiting"  # it had not begun
+    died = training._outcome(run, Lost("killed by signal 11"))
+    assert died.state == "failed"
+    assert died.reason.startswith("its process died (killed by signal 11); its output is in ")
 
 
 def test_summaries_are_over_finished_runs_of_a_name() -> None:

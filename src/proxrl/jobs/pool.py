@@ -21,9 +21,10 @@ CLOSE_SECONDS = 20.0  # to end an iteration and save, when the pool is closed
 
 @dataclass(frozen=True)
 class Lost:
-    """Created by the pool in place of a message when a worker process has died."""
+    """Created by the pool in place of a message when a worker process has ended without one."""
 
     reason: str
+    by_itself: bool = False  # without an error, as a worker does that is asked to stop before it has begun
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Pool(Generic[J]):
             try:
                 message = worker.pipe.recv()
             except (EOFError, OSError):
-                message = Lost(self._remove(worker))
+                message = Lost(self._remove(worker), worker.process.exitcode == 0)
             yield worker, job, message
 
     def retire(self, worker: Worker[J]) -> None:

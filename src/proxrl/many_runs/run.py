@@ -146,6 +146,6 @@ class ManyTraining:
             return Outcome(run, "finished" if message.finished else "stopped", message.step, *scores_of(run))
         if isinstance(message, RunFailed):
             return Outcome(run, "failed", run.step, reason=message.reason, traceback=message.traceback)
-        if self._stopping:  # it was asked to stop before it had begun
+        if self._stopping and message.by_itself:  # it was asked to stop before it had begun
             return Outcome(run, "waiting", run.step)
         return Outcome(run, "failed", run.step, reason=f"its process died ({message.reason}); its output is in {run.log}")
