@@ -2,6 +2,7 @@
 
 python examples/own_loss.py
 proxrl train Pendulum-v1 --learner examples.own_loss:RewardPrediction coef=0.1
+proxrl train CartPole-v1 --learner examples.own_loss:RewardPrediction
 """
 
 import json
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 import proxrl
 from proxrl.bonus.api import LearnerSetup
@@ -25,8 +27,10 @@ class RewardPrediction(proxrl.Learner):
 
     def __init__(self, setup: LearnerSetup, coef: float = 0.1) -> None:
         super().__init__()
-        self.coef = coef
-        self.layer = nn.Linear(setup.feature_size + spaces.flatdim(setup.action_space), 1)
+        self.coef, self.actions = coef, setup.action_space
+        if not isinstance(self.actions, spaces.Box | spaces.Discrete):
+            raise proxrl.ProxRLError(f"this example is for Box and Discrete actions, not for {self.actions}")
+        self.layer = nn.Linear(setup.feature_size + spaces.flatdim(self.actions), 1)
 
     def reward(self, rollout: Rollout, now: Coefficients) -> float:
         """Called with every rollout before the update: keep what the batch does not have, and add nothing to the rewards."""
@@ -35,7 +39,8 @@ class RewardPrediction(proxrl.Learner):
 
     def loss(self, batch: Batch, features: Tensor | None) -> dict[str, Tensor]:
         """Called with every minibatch. Autograd differentiates the result, for this layer and for the policy's encoder."""
-        predicted = self.layer(torch.cat([features, batch.action], 1)).squeeze(1)
+        action = batch.action if isinstance(self.actions, spaces.Box) else one_hot(batch.action, int(self.actions.n))
+        predicted = self.layer(torch.cat([features, action], 1)).squeeze(1)
         error = predicted - self.rewards.to(predicted.device)[batch.rows]
         return {"reward_prediction": self.coef * batch.mean(error**2)}
 

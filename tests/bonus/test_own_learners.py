@@ -147,6 +147,17 @@ def test_a_learner_may_hold_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(weight.grad, plain.policy.actor.layers[0].weight.grad + penalty, atol=1e-6)
 
 
+def test_the_example_of_a_loss_is_for_box_and_discrete_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    config = learner_config("own_loss:RewardPrediction")
+    for space, size in ((BOX, 2), (spaces.Discrete(3, start=1), 3)):
+        parts = assemble(config, InProcessEnvs(scripted(SCRIPTS, space)))
+        train(parts)
+        assert parts.learners[0].layer.in_features == 8 + size
+    with pytest.raises(ProxRLError, match="this example is for Box and Discrete actions, not for MultiBinary"):
+        assemble(config, InProcessEnvs(scripted(SCRIPTS, spaces.MultiBinary(2))))
+
+
 def test_a_learner_that_holds_the_value_layer_sees_the_streams_that_others_add() -> None:
     parts, _ = first_minibatch(learner_config("learners:HoldsTheValue", "learners:OwnStream"))
     plain, _ = first_minibatch(learner_config("learners:OwnStream"))
