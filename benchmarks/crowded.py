@@ -2,8 +2,8 @@
 
 python benchmarks/crowded.py [--seconds 10] [--runs 1 2 4]
 
-People train several seeds side by side, and machines are shared. With k runs on c cores, a run's fair share of its idle speed is
-min(1, c / k / cores that it used when idle); what is printed is the speed that it kept, relative to that share.
+People train several seeds side by side, and machines are shared. With k runs on c cores, a run's share of its idle speed is taken
+to be min(1, c / k), even if it uses several cores when it is alone; what is printed is the speed that it kept, relative to that.
 """
 
 import argparse

@@ -136,7 +136,7 @@ def bench(config: Config, seconds: float, env: EnvLike | None = None) -> Speed:
         stack.callback(pool.close)
         environments: Any = Timed(pool, "step")
         parts = assemble(config, environments, timed_world, device, envs.start)
-        stack.enter_context(arithmetic(config, parts.policy, world))
+        stack.enter_context(arithmetic(config, parts.policy, world, parts.compute.shards.count))
         acting: Any = Timed(parts.compute, "act")
         parts.collector.player.compute = acting
         folder = RunFolder(Path(stack.enter_context(tempfile.TemporaryDirectory())))

@@ -31,7 +31,8 @@ from proxrl.engine.memory import refuse_too_large
 from proxrl.engine.numpy_mlp import NumpyCompute
 from proxrl.engine.numpy_recurrent import NumpyRecurrentCompute
 from proxrl.engine.optimizers import Optimizer
-from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small
+from proxrl.engine.shards import Shards
+from proxrl.engine.threads import count_work, cpu_has_bfloat16, is_small, shard_count
 from proxrl.envs.api import Environments
 from proxrl.envs.atari import AtariOptions
 from proxrl.envs.registry import ATARI, find_family, make_environments
@@ -77,7 +78,7 @@ def assemble(config: Config, environments: Environments, world: World, device: t
     policy_group, value_group = policy.groups()
     learning = learning_parameters(learners, policy_group + value_group)
     parameters = FlatParameters((policy_group + learning, value_group), len(term_names(learners)))
-    compute = build_compute(config, policy, parameters, any(learner.sees_features for learner in learners))
+    compute = build_compute(config, policy, parameters, any(learner.sees_features for learner in learners), world)
     optimizer = Optimizer(parameters, config.optimizers, config.adam_epsilon, config.momentum)
     activity = Activity()
     keeps_final_obs = any(learner.sees_final_obs for learner in learners)
@@ -236,7 +237,9 @@ def device_index(world: World, ids: Sequence[int] | None, visible: int) -> int |
     return world.local_rank if world.local_size > 1 and visible > 1 else None
 
 
-def build_compute(config: Config, policy: Policy, parameters: FlatParameters, sees_features: bool = False) -> Compute:
+def build_compute(
+    config: Config, policy: Policy, parameters: FlatParameters, sees_features: bool = False, world: World | None = None
+) -> Compute:
     """Choose how the policy's arithmetic is done; by autograd if a learner needs the policy's features or a part is frozen."""
     count_work(policy, config)
     numpy_compute = NumpyRecurrentCompute if policy.recurrent else NumpyCompute
@@ -252,7 +255,8 @@ def build_compute(config: Config, policy: Policy, parameters: FlatParameters, se
     if config.compute == "numpy" or (config.compute == "auto" and possible and is_small(policy, config)):
         return numpy_compute(policy, parameters)
     check_precision(config.precision, parameters.values.device)
-    return TorchCompute(policy, parameters, config.precision, config.compile)
+    shards = Shards(shard_count(policy, config, world, sees_features))
+    return TorchCompute(policy, parameters, config.precision, config.compile, shards)
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -146,7 +146,7 @@ def run(env: EnvLike, config: Config, options: RunOptions) -> Result:
         refuse_shared_gpus(world, parts.parameters.values.device, uses_nccl(config))
         folder = RunFolder(run_folder(options.runs_dir, config.env, config.name, config.seed))
         saved, loggers = on_all_ranks(world, lambda: open_folder(stack, folder, parts, options), options.debug)
-        stack.enter_context(arithmetic(config, parts.policy, world))
+        stack.enter_context(arithmetic(config, parts.policy, world, parts.compute.shards.count))
         display = open_display(stack, parts, options, folder, saved)
         observers = Observers(loggers, display, evaluate, callbacks, capture)
         session = Session(config, world, trainee(parts), folder, observers, saved)

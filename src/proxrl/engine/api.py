@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from proxrl.engine.shards import Shards
 from proxrl.types import ActingOutputs, Array, Batch, Rollout, State, Tree
 
 
@@ -44,6 +45,7 @@ class Compute(Protocol):
 
     library: ClassVar[Any]
     features: Tensor | None
+    shards: Shards  # the threads that share a minibatch
 
     def freeze(self) -> None:
         """Read the statistics and coefficients that hold until the next update ends. Called before acting begins."""

@@ -12,8 +12,10 @@ from torch import Tensor
 from proxrl.common.chunks import chunk_slices
 from proxrl.common.tree import tree_leaves, tree_map
 from proxrl.engine.api import Evaluation, Outputs
+from proxrl.engine.descent import microbatches
 from proxrl.engine.flat import FlatParameters
 from proxrl.engine.frames import FrameBuffer, FrameRows
+from proxrl.engine.shards import Shards
 from proxrl.policy.policy import Policy, PolicyOutputs
 from proxrl.types import ActingOutputs, Array, Batch, Rollout, State, Tree
 
@@ -23,10 +25,17 @@ class TorchCompute:
 
     library: ClassVar[Any] = torch
 
-    def __init__(self, policy: Policy, parameters: FlatParameters, precision: str = "float32", compiled: bool = False) -> None:
-        self.policy, self.parameters = policy, parameters
+    def __init__(
+        self,
+        policy: Policy,
+        parameters: FlatParameters,
+        precision: str = "float32",
+        compiled: bool = False,
+        shards: Shards | None = None,
+    ) -> None:
+        self.policy, self.parameters, self.shards = policy, parameters, shards or Shards()
         self.device = parameters.values.device
-        self.outputs: Outputs | None = None
+        self.outputs: list[Outputs] = []  # of the last `forward`, one for each part of the minibatch
         self.features: Tensor | None = None
         lower = precision == "bfloat16"
         self.precision = functools.partial(torch.autocast, self.device.type, torch.bfloat16, enabled=lower)
@@ -51,15 +60,28 @@ class TorchCompute:
         outputs: ActingOutputs | None = None,
     ) -> tuple[NDArray[Any], State]:
         with_value = self.policy.acts_with_value if outputs is not None else self.policy.recurrent
-        with self.precision():
-            if with_value:
-                distribution, value, state, _ = self.policy.core(self.preprocessed(obs), state, self.array(starts))
-            else:
-                distribution, state = self.policy.act(self.preprocessed(obs), state, self.array(starts))
-        action = distribution.mode() if noise is None else distribution.sample(self.array(noise))
-        if with_value and outputs is not None:
-            outputs.append((distribution.log_prob(action), value.float()))
-        return action.cpu().numpy(), state
+        inputs, begins = self.preprocessed(obs), self.array(starts)
+        numbers = None if noise is None else self.array(noise)
+
+        @torch.no_grad()  # which other threads do not inherit
+        def act_on(rows: slice) -> tuple[Tensor, ...]:
+            part = tree_map(lambda leaf: leaf[rows], inputs), tuple(tensor[rows] for tensor in state), begins[rows]
+            with self.precision():
+                if with_value:
+                    distribution, value, after, _ = self.policy.core(*part)
+                else:
+                    distribution, after = self.policy.act(*part)
+            action = distribution.mode() if numbers is None else distribution.sample(numbers[rows])
+            computed = (distribution.log_prob(action), value.float()) if with_value else ()
+            return action, *computed, *after
+
+        columns = zip(*self.shards.map(act_on, self.shards.rows(len(starts))), strict=True)
+        action, *rest = (column[0] if len(column) == 1 else torch.cat(column) for column in columns)
+        if with_value:
+            log_prob, value, *rest = rest
+            if outputs is not None:
+                outputs.append((log_prob, value))
+        return action.cpu().numpy(), tuple(rest)
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Evaluation:
@@ -84,11 +106,13 @@ class TorchCompute:
         """Compute log-probabilities and values chunk by chunk: the first layer of a network on images takes more memory than all
         images of a rollout.
         """
-        outputs = []
-        for chunk in chunks(rows, len(action)):
-            result = self.core(tree_map(lambda leaf, chunk=chunk: dense(leaf[chunk]), rows), (), None)
-            outputs.append((result.distribution.log_prob(action[chunk]), result.value))
-        return outputs
+
+        @torch.no_grad()  # which other threads do not inherit
+        def evaluate_chunk(chunk: slice) -> tuple[Tensor, Tensor]:
+            result = self.core(tree_map(lambda leaf: dense(leaf[chunk]), rows), (), None)
+            return result.distribution.log_prob(action[chunk]), result.value
+
+        return self.shards.map(evaluate_chunk, chunks(rows, len(action)))
 
     def core(self, obs: Tree, state: State, starts: Tensor | None, perturbation: tuple[Tensor, ...] = ()) -> PolicyOutputs:
         """Run the networks in the run's precision. Values are float32 again, because the loss subtracts nearly equal numbers."""
@@ -116,21 +140,58 @@ class TorchCompute:
         return tensor.to(self.device)
 
     def forward(self, batch: Batch) -> Outputs:
-        distribution, value, _, self.features = self.core(batch.obs, batch.state, batch.starts, batch.perturbation)
-        self.outputs = Outputs(distribution.log_prob(batch.action), distribution.entropy(), value)
-        return Outputs(*(output.detach() for output in self.outputs))
+        parts = list(microbatches(batch, self.shards.count)) or [batch]
+        results = self.shards.map(self._forward, parts)
+        self.outputs = [outputs for outputs, _ in results]
+        self.features = results[0][1] if len(parts) == 1 else None
+        return Outputs(*(torch.cat(columns).detach() for columns in zip(*self.outputs, strict=True)))
+
+    def _forward(self, batch: Batch) -> tuple[Outputs, Tensor]:
+        distribution, value, _, features = self.core(batch.obs, batch.state, batch.starts, batch.perturbation)
+        return Outputs(distribution.log_prob(batch.action), distribution.entropy(), value), features
 
     def backward(self, gradient: Outputs, terms: Sequence[Array], losses: Sequence[Tensor]) -> None:
         values = torch.stack([*terms, *(loss.detach() for loss in losses)])
         self.parameters.terms[: len(values)] += values
-        assert self.outputs is not None
-        # Some outputs depend on no parameter, such as the entropy of a fixed standard deviation.
-        pairs = [(output, slope) for output, slope in zip(self.outputs, gradient, strict=True) if output.requires_grad]
-        pairs += [(loss, torch.ones_like(loss)) for loss in losses if loss.requires_grad]
-        if pairs:  # none in an empty share of a minibatch, if all but the memory is frozen
+        sizes = [len(outputs.log_prob) for outputs in self.outputs]
+        slopes = [Outputs(*columns) for columns in zip(*(slope.split(sizes) for slope in gradient), strict=True)]
+        extra = [(loss, torch.ones_like(loss)) for loss in losses if loss.requires_grad]
+        if len(sizes) == 1:
+            _backward([*_pairs(self.outputs[0], slopes[0]), *extra])
+        else:
+            _backward(extra)
+            self._add_gradients([_pairs(*part) for part in zip(self.outputs, slopes, strict=True)])
+        self.outputs, self.features = [], None  # frees the autograd graph
+
+    def _add_gradients(self, parts: list[list[tuple[Tensor, Tensor]]]) -> None:
+        """Compute the gradients of all parts, each in its thread, and add them in the order of the parts: a sum in the order in
+        which threads finish would differ from run to run.
+        """
+        learning = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+
+        def gradients(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor | None, ...]:
             outputs, slopes = zip(*pairs, strict=True)
-            torch.autograd.backward(outputs, slopes)
-        self.outputs = self.features = None  # frees the autograd graph
+            result: tuple[Tensor | None, ...] = torch.autograd.grad(outputs, learning, slopes, allow_unused=True)
+            return result
+
+        for results in self.shards.map(gradients, filter(None, parts)):
+            for parameter, result in zip(learning, results, strict=True):
+                if result is not None:
+                    assert parameter.grad is not None  # a view of the flat gradient
+                    parameter.grad += result
+
+
+def _pairs(outputs: Outputs, slopes: Outputs) -> list[tuple[Tensor, Tensor]]:
+    """Return outputs and the loss's slopes, without outputs that depend on no parameter, such as the entropy of a fixed standard
+    deviation.
+    """
+    return [(output, slope) for output, slope in zip(outputs, slopes, strict=True) if output.requires_grad]
+
+
+def _backward(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    if pairs:  # none in an empty share of a minibatch, if all but the memory is frozen
+        outputs, slopes = zip(*pairs, strict=True)
+        torch.autograd.backward(outputs, slopes)
 
 
 def chunks(rows: Tree, count: int) -> Iterator[slice]:

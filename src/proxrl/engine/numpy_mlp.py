@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from proxrl.common.tree import tree_map
 from proxrl.engine.api import Evaluation, Outputs
 from proxrl.engine.flat import FlatParameters
+from proxrl.engine.shards import Shards
 from proxrl.policy.continuous_heads import GaussianHead
 from proxrl.policy.distributions import FORBIDDEN
 from proxrl.policy.encoders import MLP
@@ -161,6 +162,7 @@ class NumpyCompute:
     library: ClassVar[Any] = np
     memory: ClassVar[type[PolicyMemory]] = NoMemory
     features: Tensor | None = None
+    shards = Shards()
 
     @classmethod
     def supports(cls, policy: Policy) -> bool:

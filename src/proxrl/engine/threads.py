@@ -53,6 +53,18 @@ def choose_threads(policy: Policy, config: Config, world: World | None = None) -
     return int(min(cores, max(1, rows * policy.work_per_row // WORK_PER_THREAD)))
 
 
+def shard_count(policy: Policy, config: Config, world: World | None, sees_features: bool) -> int:
+    """Return how many threads of `Shards` share a minibatch: all that `choose_threads` allows, or one if they can't.
+
+    Then torch splits its operations among its own threads instead (see shards.py for what that costs). Rows of a minibatch must
+    not depend on each other, as they do in batch normalization; learners that see features need those of all rows in one piece; a
+    GPU and torch's compiler have their own ways.
+    """
+    normalizes = any(isinstance(module, nn.modules.batchnorm._NormBase) for module in policy.modules())
+    on_cpu = next(policy.parameters()).device.type == "cpu"
+    return 1 if normalizes or sees_features or config.compile or not on_cpu else choose_threads(policy, config, world)
+
+
 def count_work(policy: Policy, config: Config) -> None:
     """Set `policy.work_per_row` to the multiplications of a forward pass on one observation, if `choose_threads` will need it:
     the counter imports for a second. Called before torch compiles the networks, because compiled ones can't be counted.
@@ -80,15 +92,16 @@ UNCOUNTED = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
 
 
 @contextmanager
-def arithmetic(config: Config, policy: Policy | None = None, world: World | None = None) -> Iterator[None]:
-    """Set threads and floating-point warnings while a run computes; without a policy, while it is being built.
+def arithmetic(config: Config, policy: Policy | None = None, world: World | None = None, shards: int = 1) -> Iterator[None]:
+    """Set threads and floating-point warnings while a run computes; without a policy, while it is being built. torch gets one
+    thread if there are several `shards`.
 
     numpy's OpenBLAS gets one thread: its threads spin while they wait for each other, which makes a small network 20 times slower
     as soon as another process needs a core. There are no warnings about exp(large): infinity is right in tanh, and in a loss it
     is found and reported.
     """
     before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(config.threads or 1 if policy is None else choose_threads(policy, config, world))
+    torch.set_num_threads(1 if shards > 1 else config.threads or 1 if policy is None else choose_threads(policy, config, world))
     if policy is not None and not is_small(policy, config):
         keep_freed_memory()
     # Not called without need: torch imports its compiler for it, which takes seconds.
