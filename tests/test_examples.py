@@ -25,7 +25,7 @@ EXPECTED = {
     r"stopped at step \d{5} of 400000 with a return of -1[0-4]\d$",
     "own_encoder": r"correct for (9\d|100) of 100 images$",
     "own_environment": r"the agent goes right$",
-    "own_logger": r"metrics\.csv has 15 metrics of 40 iterations, charts/SPS among them: True$",
+    "own_logger": r"metrics\.csv has 16 metrics of 40 iterations, charts/SPS among them: True$",
     "own_loss": r"prediction error: 0\.\d\d at first, 0\.0\d at the end$",
     "own_networks": r"parameters: policy 146, value 4545\nthe pole stays up for [1-5]\d\d steps$",
     "own_schedule": r"step 256: entropy_coef 0\.02000\n.*step 5376: .* 0\.02000\n.*step 10496: .* 0\.00500\n.*: .* 0\.00125$",

@@ -73,8 +73,14 @@ def test_repeated_runs_are_identical() -> None:
 
 def test_results_keep_their_order_and_errors_wait_for_all_threads() -> None:
     shards = Shards(3)
-    names = shards.map(lambda k: (k, threading.current_thread().name), range(7))
-    assert [k for k, _ in names] == list(range(7))
+    meeting = threading.Barrier(3, timeout=60)
+
+    def meet(k: int) -> tuple[int, str]:
+        meeting.wait()  # for the two others of three consecutive items: each has a thread of its own
+        return k, threading.current_thread().name
+
+    names = shards.map(meet, range(9))
+    assert [k for k, _ in names] == list(range(9))
     assert len({name for _, name in names}) == 3
     finished = []
 
